@@ -16,8 +16,8 @@ SOW_FOLD_MUTATIONS: Final = (
     Mutation(
         "a resent message is refused for its key",
         "engine/commands/publish.py",
-        "            known = self._known(session, command, good)\n            keys, refused",
-        "            known = 0\n            keys, refused",
+        "KeyCheck(self._states, command, good, self._known(session, command, good), numbers)",
+        "KeyCheck(self._states, command, good, 0, numbers)",
         (_REGISTRY,),
         promise="invariant 5",
         tier="unit",

@@ -176,7 +176,7 @@ archive_ahead_bytes_max: Final = 32 * MIB
 sow_block_bytes: Final = 1 * MIB
 """Size of a block with bodies of records. A larger body has a block of its own."""
 sow_growth_rows: Final = 65_536
-"""Rows by which the columns of a record table grow."""
+"""Rows by which large columns of a SOW topic grow: records, keys, lives and results."""
 sow_compaction_slots_max: Final = 16_384
 """Claims of a block that one step of compaction examines."""
 sow_changes_bytes_max: Final = 256 * MIB
@@ -273,6 +273,8 @@ result_frame_bytes_max: Final = 256 * KIB
 """Approximate size of one frame of a result. A larger record has a frame of its own."""
 sow_key_bytes_max: Final = 4 * KIB
 """Longest canonical key of a record."""
+sow_key_check_rows_max: Final = 4_096
+"""Messages of a frame whose keys one step reads. It takes about 1.2 ms."""
 sow_explicit_key_characters_max: Final = 256
 """Longest explicit key, a message key in Base64."""
 sow_key_scalar_max: Final = 8
@@ -283,8 +285,6 @@ sow_key_compaction_step_max: Final = 2_048
 """Long keys that one call of a key index examines for compaction."""
 sow_key_block_bytes: Final = 256 * KIB
 """Size of a block of long keys, unless a single key is longer."""
-sow_column_step_rows: Final = 65_536
-"""Rows by which the columns of a SOW topic grow."""
 # SOW topics
 sow_topics_max: Final = 1_024
 """SOW topics of one server."""

@@ -21,6 +21,7 @@ from tickertape.batch.format import I1, I8, Int64s
 from tickertape.engine.commands.body_validation import PartialRejection, refusing
 from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.frame_settlements import Settlements
+from tickertape.engine.commands.key_checks import KeyCheck
 from tickertape.engine.log_reads.log_reads import LogReads, ReadTask, Steps
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.sessions.read_throttle import ReadThrottle
@@ -177,9 +178,9 @@ class FrameRequests:
 
 
 class RequestLookup(ReadTask[None]):
-    """Look-up for the requests of a frame. Later frames of the connection wait."""
+    """Look-up for the requests of a frame, or check of its keys. Later frames of the connection wait."""
 
-    def __init__(self, session: Session, frame: PublishFrame, requests: FrameRequests) -> None:
+    def __init__(self, session: Session, frame: PublishFrame, requests: FrameRequests | KeyCheck) -> None:
         super().__init__(requests.look_up(), session.conn)
         self.session = session
         self.frame = frame

@@ -37,7 +37,7 @@ from tickertape.engine.commands.frame_requests import (
     RequestLookups,
     has_requests,
 )
-from tickertape.engine.commands.key_checks import KeyChecks
+from tickertape.engine.commands.key_checks import KeyCheck
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
@@ -70,7 +70,6 @@ class PublishHandler:
         self._transient = services.transient
         self._states = services.states
         self._has_states = bool(services.states)
-        self._key_checks = KeyChecks(services.states)
         self._outbox = outbox
         self._lookups = lookups
 
@@ -130,7 +129,11 @@ class PublishHandler:
         try:
             if held.frame.command.sequenced:
                 return
-            self._execute(session, held.frame, held.requests)
+            if isinstance(held.requests, KeyCheck):
+                check = held.requests
+                self._continue(session, held.frame, check.numbers, check, recorded=True, look_up=False)
+            else:
+                self._execute(session, held.frame, held.requests)
             for waiting in held.waiting:
                 if isinstance(waiting, PublishFrame):
                     if waiting.command.sequenced and has_requests(waiting.batch):
@@ -151,10 +154,30 @@ class PublishHandler:
             self._reject(session, split)
         if good is None:
             return
+        if not (recorded and self._has_states):
+            self._continue(session, PublishFrame(command, good), numbers, None, recorded, look_up=look_up)
+            return
+        check = KeyCheck(self._states, command, good, self._known(session, command, good), numbers)
+        if look_up and check.is_large:
+            self._look_up(RequestLookup(session, PublishFrame(command, good), check))
+        else:
+            self._continue(session, PublishFrame(command, good), numbers, check, recorded, look_up=look_up)
+
+    def _continue(
+        self,
+        session: Session,
+        frame: PublishFrame,
+        numbers: Sequence[int] | None,
+        check: KeyCheck | None,
+        recorded: bool,
+        *,
+        look_up: bool,
+    ) -> None:
+        """Handle a frame behind the check of its keys."""
+        command, good = frame
         keys: FrameKeys | None = None
-        if recorded and self._has_states:
-            known = self._known(session, command, good)
-            keys, refused = self._key_checks.check(command, good, known, numbers)
+        if check is not None:
+            keys, refused = check.result()
             if refused is not None:
                 self._reject(session, refused)
                 if refused.rest is None:
@@ -173,7 +196,7 @@ class PublishHandler:
         parts = FrameParts(command, good, self._known(session, command, good), numbers, keys)
         requests = FrameRequests(self._services, self._writer, session, parts)
         if outcomes and look_up:
-            self._resolve_requests(session, PublishFrame(command, good), requests)
+            self._look_up(RequestLookup(session, PublishFrame(command, good), requests))
         else:
             self._execute(session, PublishFrame(command, good), requests)
 
@@ -231,13 +254,12 @@ class PublishHandler:
             return None
         return recorded
 
-    def _resolve_requests(self, session: Session, frame: PublishFrame, requests: FrameRequests) -> None:
-        """Look up the messages that settlements name, and search for the records of deletes."""
-        lookup = RequestLookup(session, frame, requests)
+    def _look_up(self, lookup: RequestLookup) -> None:
+        """Start a look-up. Later frames of the connection wait."""
         if self._lookups.begin(lookup):
             self.looked_up(lookup)
         else:
-            self._lookups.pause_or_resume(session.conn)
+            self._lookups.pause_or_resume(lookup.conn)
 
     def looked_up(self, lookup: RequestLookup) -> None:
         """Continue after a look-up. Raises errors that end the connection."""
@@ -246,11 +268,19 @@ class PublishHandler:
         if self._writer.commits.stopping:
             lookup.requests.close()
             return  # no writes any more: without an acknowledgement, the client sends the frame again
-        self._execute(session, lookup.frame, lookup.requests)
+        if isinstance(lookup.requests, KeyCheck):
+            check = lookup.requests
+            self._continue(session, lookup.frame, check.numbers, check, recorded=True, look_up=True)
+        else:
+            self._execute(session, lookup.frame, lookup.requests)
         self._resume(session, lookup.waiting)
 
     def _resume(self, session: Session, waiting: deque[PublishFrame | Callable[[], None]]) -> None:
         """Handle waiting frames, up to the next one that needs a look-up."""
+        held = self._lookups.by_conn.get(session.conn)
+        if held is not None:  # a frame with a checked key needs another look-up
+            held.waiting.extend(waiting)
+            return
         while waiting:
             following = waiting.popleft()
             if isinstance(following, PublishFrame):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
-from tickertape.engine.limits import state_lag_bytes_max, state_lag_bytes_resume
+from tickertape.engine.limits import sow_key_check_rows_max, state_lag_bytes_max, state_lag_bytes_resume
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.runtime.clock import EngineClock
@@ -24,7 +26,7 @@ from tickertape.engine.sow.log_fold import LogFold
 from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.part_fold import States, own_rows
 from tickertape.engine.sow.recovery import StatePlan, load_files
-from tickertape.engine.sow.topic import StateTopic
+from tickertape.engine.sow.topic import RowKeys, StateTopic
 from tickertape.journal.format.segment import CommitHeader
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.commit_search import find_commit
@@ -158,23 +160,30 @@ class StateRegistry:
 
     # -- intake -----------------------------------------------------------------------------------------
 
-    def keys_of(self, batch: MessageBatch, known: int) -> FrameKeys | None:
-        """Read the keys of a frame, without its first `known` messages, which the log already has.
+    def read_keys(self, batch: MessageBatch, known: int) -> Generator[None, Any, FrameKeys | None]:
+        """Read the keys of a frame in pieces, without its first `known` messages, which the log already has.
 
         None if no message belongs to a SOW topic."""
         states = [self.of(topic) for topic in batch.topics]
-        topics: list[TopicKeys] = []
+        masks = {
+            state: [other is state for other in states]
+            for state in dict.fromkeys(states)
+            if state is not None
+        }
+        found: dict[StateTopic, list[RowKeys]] = {}
+        for low in range(known, batch.count, sow_key_check_rows_max):
+            if low > known:
+                yield None
+            for state, mask in masks.items():
+                rows = own_rows(batch, mask, low, min(low + sow_key_check_rows_max, batch.count))
+                if len(rows):
+                    found.setdefault(state, []).append(state.read_keys(batch, rows))
         bad: dict[int, str] = {}
-        for state in dict.fromkeys(states):
-            if state is None:
-                continue
-            rows = own_rows(batch, [other is state for other in states], known, batch.count)
-            if len(rows):
-                read = state.read_keys(batch, rows)
-                bad.update(read.bad)
-                topics.append(TopicKeys(state, read.rows, read.keys))
-                state.refused += len(read.bad)
-        return FrameKeys(topics, bad) if topics else None
+        for state, parts in found.items():
+            for part in parts:
+                bad.update(part.bad)
+                state.refused += len(part.bad)
+        return FrameKeys([_joined(state, parts) for state, parts in found.items()], bad) if found else None
 
     def accepted(self, session: Session, keys: FrameKeys, batch: MessageBatch) -> None:
         """Keep the keys of a batch that was just appended. The log may have skipped its first messages.
@@ -217,3 +226,10 @@ class StateRegistry:
             self._stopped = True
             self.expiry.stop()
             self._outbox.log_event("sow_stopped", True, {"text": str(self.fold.failure)})
+
+
+def _joined(state: StateTopic, parts: list[RowKeys]) -> TopicKeys:
+    if len(parts) == 1:
+        return TopicKeys(state, parts[0].rows, parts[0].keys)
+    rows = np.concatenate([part.rows for part in parts])
+    return TopicKeys(state, rows, [key for part in parts for key in part.keys])

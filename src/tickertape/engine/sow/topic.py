@@ -22,7 +22,7 @@ from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFil
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.expiry import due_times
 from tickertape.engine.sow.state.fold import StateFold
-from tickertape.engine.sow.state.keys import ExplicitKeys, KeyColumn, KeyReader
+from tickertape.engine.sow.state.keys import ExplicitKeys, KeyColumn, KeyReader, labels_between
 from tickertape.engine.sow.state.merge import Merger
 from tickertape.filter.batch_filter import bodies_of, rows_by_type
 from tickertape.payload.canonical import encode_canonical
@@ -67,10 +67,9 @@ class StateTopic:
 
     def read_keys(self, batch: MessageBatch, rows: Int64s) -> RowKeys:
         """Read the keys of the messages `rows` (ascending, at least one) of a batch, all of this state."""
-        topics = [batch.topic(row) for row in rows.tolist()] if self._patterned else None
+        topics = _topics_of(batch, rows) if self._patterned else None
         if not self.definition.key:
-            labels = [_label(batch, row) for row in rows.tolist()]
-            return _without_bad(rows, self._explicit.read(labels, topics))
+            return _without_bad(rows, self._explicit.read(_labels_of(batch, rows), topics))
         parts = [
             _without_bad(some, self._reader(kind).read(bodies_of(batch, some), _some(topics, rows, some)))
             for kind, some in rows_by_type(self._type_of, batch, rows)
@@ -175,9 +174,18 @@ def _names_topic(key: bytes) -> bool:
     return len(found) > 1 and isinstance(found[0], str)
 
 
-def _label(batch: MessageBatch, row: int) -> bytes:
-    key = batch.key(row)
-    return b"" if key is None else key.encode()
+def _topics_of(batch: MessageBatch, rows: Int64s) -> list[str]:
+    if batch.topic_index is None:
+        return [batch.topics[0]] * len(rows)
+    names = batch.topics
+    return [names[number] for number in batch.topic_index[rows].tolist()]
+
+
+def _labels_of(batch: MessageBatch, rows: Int64s) -> list[bytes]:
+    """Return the message keys of rows, which are ascending."""
+    low, high = int(rows[0]), int(rows[-1]) + 1
+    labels = labels_between(batch.keys, low, high)
+    return labels if len(labels) == len(rows) else [labels[row] for row in (rows - low).tolist()]
 
 
 def _some(topics: list[str] | None, rows: Int64s, some: Int64s) -> list[str] | None:

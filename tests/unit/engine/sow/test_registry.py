@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from tests.helpers.sow_engine import SowEngine, publish, rejected, send
-from tickertape.engine.limits import fold_step_rows_max, state_lag_bytes_max
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import Int64s
+from tickertape.engine.limits import fold_step_rows_max, sow_key_check_rows_max, state_lag_bytes_max
 from tickertape.engine.runtime.effects import PauseReading, ResumeReading
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind, DeleteRecord
+from tickertape.engine.sow.topic import RowKeys, StateTopic
 from tickertape.wire.commands import Sow
 from tickertape.wire.sow_command import SOW_TOPIC, SowDelete
 
@@ -142,7 +146,7 @@ def test_publisher_ahead_of_the_fold_is_not_read_until_the_fold_follows() -> Non
     world = SowEngine(ORDERS, segment_bytes=64 << 20)
     peer, other = world.connect("p"), world.connect("other")
     large = [
-        ("orders", msgspec.json.encode({"id": n, "text": "x" * 480})) for n in range(4 * fold_step_rows_max)
+        ("orders", msgspec.json.encode({"id": n, "text": "x" * 480})) for n in range(2 * fold_step_rows_max)
     ]
     frames = 0
     while not world.pauses:
@@ -150,7 +154,7 @@ def test_publisher_ahead_of_the_fold_is_not_read_until_the_fold_follows() -> Non
         while world.jobs:
             world.run_job()
         frames += 1
-        assert frames < 20
+        assert frames < 40
     publish(other, [("unkept", b"{}")])
     assert world.pauses == [PauseReading(peer.conn, "state")]
     assert world.broker.states.fold.lag_bytes > state_lag_bytes_max
@@ -222,8 +226,8 @@ def test_damaged_delete_stops_the_states_and_no_publisher_waits() -> None:
     world.settle()
     world.write_broken_delete()
     assert [event.name for event in world.told] == ["sow_stopped"]
-    large = [("orders", msgspec.json.encode({"id": n, "text": "x" * 480})) for n in range(8_192)]
-    while world.broker.journal.commits.persisted_end < 8 * len(large):
+    large = [("orders", msgspec.json.encode({"id": n, "text": "x" * 480})) for n in range(4_096)]
+    while world.broker.journal.commits.persisted_end < 16 * len(large):
         publish(peer, large)
         world.settle()
     assert world.broker.states.fold.lag_bytes == 0
@@ -238,3 +242,54 @@ def test_damaged_delete_stops_the_states_and_no_publisher_waits() -> None:
     reader.send(Sow(id=1, sub_id="q", topic="orders", credit=4096))
     world.settle()
     assert reader.marks["q"] == ["ended journal_corrupt"]
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_keys_of_a_large_frame_are_checked_in_pieces(explicit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    read = StateTopic.read_keys
+
+    def reading(self: StateTopic, batch: MessageBatch, rows: Int64s) -> RowKeys:
+        sizes.append(len(rows))
+        return read(self, batch, rows)
+
+    monkeypatch.setattr(StateTopic, "read_keys", reading)
+    world = SowEngine(SowDefinition("orders", key=() if explicit else ("/id",)), segment_bytes=64 << 20)
+    peer = world.connect("p")
+    count = 3 * sow_key_check_rows_max
+    bad = 2 * sow_key_check_rows_max + 1
+    messages = [("orders", b"{}" if row == bad else b'{"id":%d}' % row) for row in range(count)]
+    keys = ["" if row == bad else f"k{row}" for row in range(count)]
+    publish(peer, messages, keys=keys if explicit else ())
+    publish(peer, [("plain", b"behind")])
+    assert world.broker.journal.commits.accepted_end == 0, "later frames wait"
+    world.settle()
+    assert sizes == [sow_key_check_rows_max] * 3
+    assert [refusal.refused for refusal in rejected(peer)] == [(bad + 1,)]
+    assert len(world.records("orders")) == count - 1
+    (behind,) = world.log("plain")
+    assert behind.sequence == count + 1
+    assert peer.acked_sequence == count + 1
+
+
+@pytest.mark.parametrize("sequenced", [False, True])
+def test_large_frame_of_a_connection_that_closes_is_stored_only_without_sequences(sequenced: bool) -> None:
+    world = SowEngine(SowDefinition("orders", key=("/id",)), segment_bytes=64 << 20)
+    peer = world.connect("p")
+    count = 3 * sow_key_check_rows_max
+    send(peer, [("orders", b'{"id":%d}' % row) for row in range(count)], sequenced=sequenced)
+    world.broker.disconnected(peer.conn)
+    world.collect()
+    world.settle()
+    assert len(world.records("orders")) == (0 if sequenced else count)
+
+
+def test_large_frame_with_a_delete_is_searched_behind_the_check_of_keys() -> None:
+    world = SowEngine(SowDefinition("orders", key=("/id",)), segment_bytes=64 << 20)
+    peer = world.connect("p")
+    count = 2 * sow_key_check_rows_max
+    rows: list[tuple[str, bytes] | SowDelete] = [("orders", b'{"id":%d}' % row) for row in range(count)]
+    send(peer, [*rows, SowDelete(topic="orders", filter="/id > 5")])
+    publish(peer, [("orders", b'{"id":"behind"}')])
+    world.settle()
+    assert len(world.records("orders")) == 7

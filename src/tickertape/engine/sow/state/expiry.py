@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from tickertape.batch.format import I8, Bools, Int64s
-from tickertape.engine.limits import sow_expiry_step_max
+from tickertape.engine.limits import sow_expiry_step_max, sow_growth_rows
 
 NEVER: Final = (1 << 63) - 1
 """Life or end of a life of a record that does not expire, although its topic has an expiration."""
@@ -29,8 +29,6 @@ _SHIFT: Final = 6
 _EDGES: Final = np.array([1 << _SHIFT * level for level in range(1, 8)], I8)
 """By level: seconds from which on an end is too far away for it."""
 _ROWS_FIRST: Final = 16
-_ROWS_STEP: Final = 65_536
-"""Columns grow by this number of rows."""
 
 
 def due_times(order_stamps: Int64s, lives: Int64s | None, default: int = 0) -> Int64s:
@@ -73,7 +71,7 @@ class _Bucket:
         size = len(self._slots)
         if rows > size:
             size = max(rows, 2 * size)
-            self._slots.resize(size if size < _ROWS_STEP else _steps(rows))
+            self._slots.resize(size if size < sow_growth_rows else _steps(rows))
 
     def take(self, rows: int) -> Int64s:
         """Remove and return up to `rows` of the slots."""
@@ -98,7 +96,7 @@ class LifeQueue:
     it cannot store their expiry, it adds them again."""
 
     def __init__(self) -> None:
-        self._queued = np.zeros(_ROWS_STEP, I8)
+        self._queued = np.zeros(sow_growth_rows, I8)
         """By slot: the second of its first entry, 0 without one. Other entries of the slot are stale."""
         self._buckets: dict[tuple[int, int], _Bucket] = {}
         """By first second and level. None is empty."""
@@ -226,4 +224,4 @@ def _distinct(slots: Int64s) -> Int64s:
 
 def _steps(rows: int) -> int:
     """Return the number of rows that a column of at least `rows` has."""
-    return -(-rows // _ROWS_STEP) * _ROWS_STEP
+    return -(-rows // sow_growth_rows) * sow_growth_rows

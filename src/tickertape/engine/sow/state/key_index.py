@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tickertape.batch.format import I1, I8, U8, Bools, Bytes8, Int64s, UInt64s
 from tickertape.engine.limits import (
-    sow_column_step_rows,
+    sow_growth_rows,
     sow_key_compaction_step_max,
     sow_key_scalar_max,
     sow_rehash_step_max,
@@ -541,8 +541,8 @@ def _entries_max(bits: int) -> int:
 
 def _rows_for(rows: int) -> int:
     """Return the size of a column for a number of rows."""
-    if rows > sow_column_step_rows // 2:
-        return -(-rows // sow_column_step_rows) * sow_column_step_rows
+    if rows > sow_growth_rows // 2:
+        return -(-rows // sow_growth_rows) * sow_growth_rows
     return max(_COLUMN_ROWS_FIRST, 1 << (rows - 1).bit_length())
 
 
