@@ -8,7 +8,8 @@ import numpy as np
 
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.sow.state.blocks import BodyBlocks, Views
-from tickertape.engine.sow.state.records import RecordRows
+from tickertape.engine.sow.state.change import ChangeLog
+from tickertape.engine.sow.state.records import RecordRows, SlotRange
 
 
 def int64s(numbers: Sequence[int]) -> Int64s:
@@ -46,3 +47,13 @@ def record_rows(
         (positions + 7).astype(np.uint64),
         positions + 1_000_000 if expires else None,
     )
+
+
+def undo(changes: ChangeLog, scan: int, piece: SlotRange) -> None:
+    """Change a copy of slots to the records at the position of a scan."""
+    for number in reversed(changes.needed_by(scan)):
+        earlier = changes.earlier(number)
+        at = earlier.slots - piece.low
+        hits = ((at >= 0) & (at < len(piece.live))).nonzero()[0]
+        piece.live[at[hits]] = earlier.live[hits]
+        piece.rows.assign(at[hits], earlier.rows.select(hits))

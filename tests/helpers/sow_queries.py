@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pytest
 
 from tests.helpers.engine_parts import make_filter_context
 from tickertape.batch import BatchBuilder, MessageBatch
@@ -17,10 +18,12 @@ from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sessions.session import Subscriber
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
-from tickertape.engine.sow.query.query import QueryTerms, StateQuery
+from tickertape.engine.sow.query.query import QuerySource, StateQuery
+from tickertape.engine.sow.query.record_copy import WantedKeys
 from tickertape.engine.sow.query.record_filter import RecordFilter
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.query.result import ResultFrame, ResultFrames
+from tickertape.engine.sow.query.runs import KeyRuns, PositionRuns
 from tickertape.engine.sow.state.delete import DeleteBuilder
 from tickertape.engine.sow.state.fold import DeleteRow, Source, StateFold
 
@@ -48,6 +51,14 @@ class Answer(NamedTuple):
     @property
     def keys(self) -> list[str | None]:
         return [batch.key(at) for batch in self.batches for at in range(batch.count)]
+
+
+class Terms(NamedTuple):
+    """The records of a query, and the part of its result."""
+
+    source: QuerySource
+    top_n: int | None = None
+    skip_n: int = 0
 
 
 class QueryWorld:
@@ -114,7 +125,7 @@ class QueryWorld:
         only: Sequence[str] | None = None,
         top_n: int | None = None,
         skip_n: int = 0,
-    ) -> QueryTerms:
+    ) -> Terms:
         records = self.fold.records
         content = None
         if filter is not None or only is not None:
@@ -122,20 +133,21 @@ class QueryWorld:
             content = RecordFilter(self.content(filter), self.topics, records, chosen)
         order = RecordSorter(SortOrder.parse(order_by), self.topics, records) if order_by else None
         needs = ResultFrames.needs_keys(self.topics) or (content is not None and content.needs_keys)
-        return QueryTerms(content, keys, needs, order, top_n, skip_n)
+        wanted = None if keys is None else WantedKeys(keys)
+        return Terms(QuerySource(self.fold, content, wanted, needs, order), top_n, skip_n)
 
-    def start(self, terms: QueryTerms) -> StateQuery:
-        return StateQuery(self.fold, self.position, terms)
+    def start(self, terms: Terms) -> StateQuery:
+        return StateQuery([terms.source], self.position, terms.top_n, terms.skip_n)
 
     def answer(self, query: StateQuery, select: str | None = None, batch_size: int = 0) -> Answer:
         """Execute the rest of a query, and close it."""
         while not query.over:
             query.step()
         content = None if select is None else self.content(select=select)
-        frames = ResultFrames(query, self.topics, content, batch_size)
+        frames = ResultFrames(query, [self.topics], content, batch_size)
         found: list[ResultFrame] = [*iter(frames.next, None)]
         marks = np.frombuffer(b"".join(frame.marks for frame in found), "<i8").reshape(-1, 3).tolist()
-        assert frames.returned == query.returned == len(marks)
+        assert sum(frame.batch.count for frame in found) == len(marks)
         query.close()
         assert query.nbytes < 20_000
         return Answer(
@@ -207,3 +219,21 @@ def stepped(query: StateQuery) -> Iterator[int]:
         query.step()
         number += 1
         yield number
+
+
+def count_sorted_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of rows of each sort of runs."""
+    counts: list[int] = []
+
+    def counted(kind: type[PositionRuns | KeyRuns]) -> None:
+        joined = kind._joined
+
+        def count(runs: Any, parts: list[Any]) -> Any:
+            counts.append(sum(map(len, parts)))
+            return joined(runs, parts)
+
+        monkeypatch.setattr(kind, "_joined", count)
+
+    counted(PositionRuns)
+    counted(KeyRuns)
+    return counts

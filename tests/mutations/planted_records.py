@@ -18,8 +18,8 @@ RECORD_MUTATIONS: Final = (
     Mutation(
         "changes above the position of a scan are not undone",
         "engine/sow/state/change.py",
-        "        for kept in reversed(self._pieces[first:]):\n",
-        "        for kept in reversed(self._pieces[:0]):\n",
+        "        return range(self._scans[scan].first, self._forgotten + len(self._pieces))\n",
+        "        return range(0)\n",
         (_CHANGE, _PROGRAMS),
         promise="invariant 1",
         tier="unit",
@@ -27,8 +27,9 @@ RECORD_MUTATIONS: Final = (
     Mutation(
         "the latest change of a slot hides the earliest one",
         "engine/sow/state/change.py",
-        ".nonzero()[0][::-1]\n",
-        ".nonzero()[0]\n",
+        "        slots, first = np.unique(self._slots[: self.count], return_index=True)\n",
+        "        slots, first = np.unique(self._slots[: self.count][::-1], return_index=True)\n"
+        "        first = self.count - 1 - first\n",
         (_CHANGE, _PROGRAMS),
         promise="invariant 1",
         tier="unit",

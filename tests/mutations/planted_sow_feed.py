@@ -134,8 +134,8 @@ SOW_FEED_MUTATIONS: Final = (
     ),
     Mutation(
         "a result has changes from after the position of the query",
-        "engine/sow/query/query.py",
-        "        fold.changes.undo(self._scan, piece)\n",
+        "engine/sow/query/record_copy.py",
+        "            self._undo(changes.earlier(number))\n",
         "",
         (_HANDOVER,),
         promise="R10",

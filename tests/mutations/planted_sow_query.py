@@ -24,10 +24,24 @@ def _of_query(
 SOW_QUERY_MUTATIONS: Final = (
     _of_query(
         "a query has changes above its position",
-        "query",
-        "        fold.changes.undo(self._scan, piece)\n",
+        "record_copy",
+        "            self._undo(changes.earlier(number))\n",
         "",
         "test_query.py",
+    ),
+    _of_query(
+        "a query undoes the earliest change of a record first",
+        "record_copy",
+        "in reversed(changes.needed_by(self._scan)):",
+        "in changes.needed_by(self._scan):",
+        "test_record_copy.py",
+    ),
+    _of_query(
+        "a query by keys misses records that were deleted before their keys were looked up",
+        "record_copy",
+        "            self._add_removed(earlier, self._wanted)\n",
+        "            pass\n",
+        "test_record_copy.py",
     ),
     _of_query(
         "records with equal values have no order",
@@ -69,8 +83,8 @@ SOW_QUERY_MUTATIONS: Final = (
     _of_query(
         "the filter sees the selected body",
         "query",
-        "passed = terms.filter.passing(piece.rows, bodies, piece.keys)",
-        "passed = terms.filter.passing(piece.rows, [body[:9] + b'}' for body in bodies], piece.keys)",
+        "passed = source.filter.passing(piece.rows, bodies, piece.keys)",
+        "passed = source.filter.passing(piece.rows, [body[:9] + b'}' for body in bodies], piece.keys)",
         "test_record_filter.py",
     ),
     _of_query(
@@ -99,8 +113,8 @@ SOW_QUERY_MUTATIONS: Final = (
     _of_query(
         "a query pins blocks of records that do not match",
         "query",
-        "            pin.narrow(found.get(np.arange(found.count)).rows.views)\n",
-        "            pass\n",
+        "                copy.pin.narrow(views_of.get(number, found.rows.views[:0]))\n",
+        "                pass\n",
         "test_query.py",
         promise="R14",
     ),

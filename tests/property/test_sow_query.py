@@ -17,6 +17,7 @@ from tests.helpers.sow_model import Published
 from tests.helpers.sow_model import query as model_query
 from tests.helpers.sow_queries import QueryWorld, encode_key, sorted_by
 from tickertape.engine.sow.query import query as query_module
+from tickertape.engine.sow.query import record_copy
 from tickertape.engine.sow.query.query import StateQuery
 
 SCALARS = st.one_of(
@@ -65,7 +66,8 @@ class QueryMachine(RuleBasedStateMachine):
         self.records: dict[int, Record] = {}
         self.running: list[Running] = []
         self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(query_module, "query_step_slots_max", 5)
+        self.patches.setattr(record_copy, "query_step_slots_max", 5)
+        self.patches.setattr(record_copy, "query_step_keys_max", 4)
         self.patches.setattr(query_module, "query_piece_rows_max", 3)
 
     def teardown(self) -> None:

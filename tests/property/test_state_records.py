@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.helpers.record_rows import appended, int64s
+from tests.helpers.record_rows import appended, int64s, undo
 from tickertape.batch.format import Int64s
 from tickertape.engine.sow.state.blocks import BlockPin, BodyBlocks, Views, stored_bytes
 from tickertape.engine.sow.state.change import DELETED, EXPIRED, ChangeEffects, ChangeLog
@@ -183,7 +183,7 @@ class RecordMachine(RuleBasedStateMachine):
     def _step(self, scan: Scan, span: int) -> None:
         low, high = scan.low[0], min(scan.low[0] + span, max(scan.high, scan.low[0]))
         piece = self.table.copy_range(low, high)
-        self.changes.undo(scan.number, piece)
+        undo(self.changes, scan.number, piece)
         scan.low[0] = high
         slots: Int64s = piece.live.nonzero()[0]
         rows = piece.rows.select(slots)

@@ -181,7 +181,7 @@ sow_compaction_slots_max: Final = 16_384
 """Claims of a block that one step of compaction examines."""
 sow_changes_bytes_max: Final = 256 * MIB
 """Memory of the changes that scans of one topic need, with replaced bodies. Above it, the oldest scan is
-ended."""
+ended. A query needs them until its records are copied, before it sends the first one."""
 sow_changes_piece_rows: Final = 16_384
 """Rows of kept changes that are forgotten in one step."""
 
@@ -253,8 +253,10 @@ query_piece_rows_max: Final = 1_024
 """Records that one step of a query filters."""
 query_piece_bytes_max: Final = 256 * KIB
 """Bodies that one step of a query filters. A larger one is filtered alone."""
-query_keys_direct_max: Final = 16_384
-"""Keys of a query that are looked up at once. With more keys, the query reads all records."""
+query_step_keys_max: Final = 4_096
+"""Keys that one step of a query looks up, or reads for its result."""
+query_step_groups_max: Final = 64
+"""SOW topics whose results one step announces."""
 order_by_fields_max: Final = 16
 """Fields of one sort order."""
 query_run_rows_max: Final = 65_536

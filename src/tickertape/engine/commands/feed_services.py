@@ -63,12 +63,11 @@ class FeedServices:
         self.records.writable(session)
 
     def drop(self, session: Session) -> None:
-        """Release everything that feeds of a closed connection hold for others: leases, memory and
-        results. The feeds of log and transient delivery are removed later."""
+        """Release the leases and memory that feeds of a closed connection hold for others. The feeds of log
+        and transient delivery and of queries are removed later."""
         self.log.drop(session)
         self.transient.drop(session)
         self.queues.drop(session)
-        self.records.drop(session)
 
     def stop(self) -> None:
         """Start a clean stop: send messages held by conflation."""

@@ -65,14 +65,14 @@ def check_query(
     order = SortOrder.parse(command.order_by) if command.order_by else None
     if order is not None and topics:
         compiler.for_types(interest, order.check)
+    types = _types(interest, topics, compiler)
     groups = []
     for topic in topics:
-        alone = interest if len(topics) == 1 else _of_topics(command.topic, (topic,), compiler, None)
         only = _only(command, topic)
         if only is not None and content is None:
             content = compiler.compile_for(interest, None, None, session.subscriber)
         record_topics = RecordTopics(topic.definition, compiler.filter_context)
-        groups.append(QueryGroup(topic, record_topics, content, compiler.other_types(alone), only))
+        groups.append(QueryGroup(topic, record_topics, content, types.get(topic.name, {}), only))
     return QuerySelection(
         tuple(groups),
         SelectedKeys(command.keys, command.canonical),
@@ -131,11 +131,6 @@ def _check_built(command: Sow, topics: list[StateTopic]) -> None:
                 f"Cannot query records of {shown(topic.name)}: this version of the server keeps no records "
                 "of topics that are not persistent. Make the topic persistent."
             )
-    if len(topics) > 1 and (command.order_by or command.top_n is not None):
-        raise NotBuilt(
-            f"Cannot query records of {name}: this version of the server cannot use order_by or top_n for "
-            f"{len(topics)} SOW topics together. Query one SOW topic."
-        )
     if command.follow and (command.keys or command.canonical):
         raise NotBuilt(
             f"Cannot follow records of {name} by their keys: this version of the server cannot select "
@@ -163,6 +158,22 @@ def _interest(
         plain = _of_topics(command.topic, topics, compiler, None)
         content = compiler.compile_for(plain, text, select, session.subscriber)
     return _of_topics(command.topic, topics, compiler, content)
+
+
+def _types(
+    interest: Interest, topics: list[StateTopic], compiler: InterestCompiler
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return the topics of each SOW topic that are not JSON, by message type."""
+    found = compiler.other_types(interest)
+    if len(topics) == 1:
+        return {topics[0].name: found}
+    types: dict[str, dict[str, list[str]]] = {topic.name: {} for topic in topics}
+    for kind, names in found.items():
+        for name in names:
+            definition = compiler.catalog.sow_of(name)
+            assert definition is not None
+            types[definition.name].setdefault(kind, []).append(name)
+    return {name: {kind: tuple(some) for kind, some in of.items()} for name, of in types.items()}
 
 
 def _of_topics(

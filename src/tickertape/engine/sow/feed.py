@@ -4,6 +4,7 @@ Invariants:
 - The result has the records at one position P, the folded position at its start.
 - The log feed is held at P in the step that starts the result, and released after its end. So a client gets
   each message from P on, once.
+- All records are copied before the first one is sent. So a slow reader keeps no changes of the states.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Protocol
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import slice_batch
+from tickertape.engine.limits import query_step_groups_max
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.log_fold import LogFold
 from tickertape.engine.sow.query.query import StateQuery
 from tickertape.engine.sow.query.result import ResultFrame, ResultFrames
-from tickertape.engine.sow.selection import QueryGroup, QuerySelection
+from tickertape.engine.sow.result_memory import ResultMemory
+from tickertape.engine.sow.selection import GroupQuery, QueryGroup, QuerySelection
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.subscriptions.start_position import ReplayRange
 from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subscription
@@ -67,7 +70,16 @@ class SowFeed(Feed):
         """Whether everything is sent, or the query has ended."""
         self.queued = False
         """Whether it is in the run queue."""
-        self._queries: list[tuple[QueryGroup, StateQuery]] = []
+        self._queries: list[GroupQuery] = []
+        self._memory: ResultMemory | None = None
+        """None before the start and after the end."""
+        self._bytes = 0
+        """Memory of the result, without blocks of bodies."""
+        self._as_of = ""
+        self._announced = 0
+        """Groups whose starts are sent."""
+        self._copied = 0
+        """Queries whose records are copied."""
         self._current = 0
         """Number of the query whose records are selected or sent."""
         self._frames: ResultFrames | None = None
@@ -91,49 +103,52 @@ class SowFeed(Feed):
         return bool(self._waiting) or not self.session.writable
 
     @property
-    def nbytes(self) -> int:
-        """Memory of the result, without blocks of bodies."""
-        waiting = sum(frame.batch.nbytes for frame in self._waiting)
-        return waiting + sum(query.nbytes - query.pinned_bytes for _, query in self._queries)
-
-    @property
     def groups(self) -> tuple[QueryGroup, ...]:
         """The SOW topics of the query."""
         return self._selection.groups
 
-    def begin(self, fold: LogFold, log: HeldFeeds) -> None:
-        """Start the result at the folded position, hold the log there, and send the starts of the groups."""
+    def begin(self, fold: LogFold, log: HeldFeeds, memory: ResultMemory) -> None:
+        """Start the result at the folded position, and hold the log there. `memory` counts the result."""
         self.position = fold.folded
-        as_of = "0" if fold.last is None else str(fold.last)
-        for group in self._selection.groups:
-            self._queries.append((group, self._selection.begin(group, self.position)))
+        self._as_of = "0" if fold.last is None else str(fold.last)
+        self._queries = self._selection.begin(self.position)
+        self._memory = memory
+        memory.begin(group.topic.fold.records.blocks for group in self.groups)
         if self.log_feed is not None:
             self.log_feed.begin(ReplayRange(self.position), None)
             log.hold(self.log_feed)
-        for group in self._selection.groups:
-            self._send(group.begin(self.sub_id, as_of, self.position))
 
     def step(self) -> bool:
         """Execute one bounded step. Return whether another step could do something now.
 
         Raises `QueryTooSlow`, `JournalCorrupt` and other errors that end the query."""
         if self._waiting:
-            return self._send_records(self._waiting.popleft())
+            return self._send_records(self._pop_waiting())
+        if self._announced < len(self.groups):
+            self._announce()
+            return True
+        if self._copied < len(self._queries):
+            self._step_query(self._queries[self._copied].query)
+            self._copied += self._queries[self._copied].query.is_copied
+            return True
         if self._current == len(self._queries):
             self._end()
             return False
-        group, query = self._queries[self._current]
+        groups, query = self._queries[self._current]
         if not query.over:
-            query.step()
+            self._step_query(query)
             return True
         if not self.session.writable:
             return False
         if self._frames is None:
-            self._frames = ResultFrames(query, group.topics, group.content, self._selection.batch_size)
+            topics = [group.topics for group in groups]
+            self._frames = ResultFrames(query, topics, groups[0].content, self._selection.batch_size)
         frame = self._frames.next()
         if frame is not None:
             return self._send_records(frame)
         self._frames = None
+        self._count(-query.nbytes)
+        query.close()
         self._current += 1
         return True
 
@@ -144,6 +159,10 @@ class SowFeed(Feed):
         self._frames = None
         for _, query in self._queries:
             query.close()
+        self._count(-self._bytes)
+        if self._memory is not None:
+            self._memory.end(group.topic.fold.records.blocks for group in self.groups)
+            self._memory = None
 
     def fail(self, error: TickertapeError, log: HeldFeeds) -> None:
         """End the whole subscription with an error."""
@@ -156,18 +175,45 @@ class SowFeed(Feed):
 
     # -- internals --------------------------------------------------------------------------------------
 
+    def _announce(self) -> None:
+        """Send the starts of some groups."""
+        end = self._announced + query_step_groups_max
+        for group in self.groups[self._announced : end]:
+            self._send(group.begin(self.sub_id, self._as_of, self.position))
+        self._announced = min(end, len(self.groups))
+
+    def _step_query(self, query: StateQuery) -> None:
+        before = query.nbytes
+        query.step()
+        self._count(query.nbytes - before)
+
+    def _count(self, nbytes: int) -> None:
+        """Count memory of the result that is more or less than before."""
+        self._bytes += nbytes
+        if self._memory is not None:
+            self._memory.count(nbytes)
+
+    def _keep_waiting(self, frame: ResultFrame) -> None:
+        self._waiting.append(frame)
+        self._count(frame.batch.nbytes)
+
+    def _pop_waiting(self) -> ResultFrame:
+        frame = self._waiting.popleft()
+        self._count(-frame.batch.nbytes)
+        return frame
+
     def _send_records(self, frame: ResultFrame) -> bool:
         """Send as much of a frame as credit and connection permit. Return whether that was all of it."""
         batch = frame.batch
         count = self.allowance.fitting(batch, 0, batch.count) if self.session.writable else 0
         if not count:
-            self._waiting.append(frame)
+            self._keep_waiting(frame)
             return False
         sent, marks = batch, frame.marks
         if count < batch.count:
             sent = slice_batch(batch, 0, count)
             cut = count * record_mark_bytes
-            self._waiting.append(ResultFrame(slice_batch(batch, count, batch.count), marks[cut:]))
+            self._keep_waiting(ResultFrame(slice_batch(batch, count, batch.count), marks[cut:]))
             marks = marks[:cut]
         self.spend(sent)
         self._sent += count
@@ -176,7 +222,7 @@ class SowFeed(Feed):
 
     def _end(self) -> None:
         matches = sum(query.matches for _, query in self._queries)
-        topic_matches = sum(group.topic_matches(query) for group, query in self._queries)
+        topic_matches = sum(query.topic_matches for _, query in self._queries)
         self._send(
             GroupEnd(sub_id=self.sub_id, matches=matches, topic_matches=topic_matches, records=self._sent)
         )

@@ -14,6 +14,7 @@ from tickertape.engine.runtime.scheduling import FairQueue, Pending
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.feed import HeldFeeds, SowFeed
 from tickertape.engine.sow.log_fold import LogFold
+from tickertape.engine.sow.result_memory import ResultMemory
 
 
 class RecordQueries:
@@ -24,13 +25,13 @@ class RecordQueries:
         self._log = log
         self._clock = clock
         self.results_bytes_max = sow_results_bytes_max
-        """Limit of `results_bytes`."""
-        self.results_bytes = 0
-        """Memory of all results after the last step."""
+        """Memory of all results."""
+        self._memory = ResultMemory()
         self.ended: list[SowFeed] = []
         """Queries that ended by themselves, until `take_ended`."""
         self._feeds: dict[SowFeed, None] = {}
         """All queries, oldest first."""
+        self._of_connection: dict[int, dict[SowFeed, None]] = {}
         self._early: dict[SowFeed, None] = {}
         """Queries that have not started, in the order of their requests."""
         self._ready: list[LogFold] = []
@@ -54,6 +55,7 @@ class RecordQueries:
         feed.needed = persisted_end
         feed.requested_at = self._clock.mono
         self._feeds[feed] = self._early[feed] = None
+        self._of_connection.setdefault(feed.session.conn, {})[feed] = None
         self._wake_early()
 
     def credit(self, feed: SowFeed) -> None:
@@ -63,20 +65,14 @@ class RecordQueries:
 
     def writable(self, session: Session) -> None:
         """Resume the queries of a connection that is writable again."""
-        for feed in self._feeds:
-            if feed.session is session:
-                self.credit(feed)
+        for feed in self._of_connection.get(session.conn, ()):
+            self.credit(feed)
 
     def remove(self, feed: SowFeed) -> None:
         """End a query, and release the memory of its result."""
         feed.stop()
         self._early.pop(feed, None)
         self._forget(feed)
-
-    def drop(self, session: Session) -> None:
-        """Release the results of a closed connection. The feeds are removed later."""
-        for feed in [feed for feed in self._feeds if feed.session is session]:
-            self.remove(feed)
 
     def take_ended(self) -> list[SowFeed]:
         """Return the queries that ended by themselves since the last call."""
@@ -132,17 +128,22 @@ class RecordQueries:
             self._fail(feed, fold.failure)
         elif not fold.whole or fold.folded < feed.needed:
             return  # the next step of the fold follows
+        elif feed.session.ended:
+            self.remove(feed)
         else:
             del self._early[feed]
-            feed.begin(fold, self._log)
+            feed.begin(fold, self._log, self._memory)
             self._run(feed)
         if self._early:
             self._wake_early()
 
     def _forget(self, feed: SowFeed) -> None:
         self._feeds.pop(feed, None)
-        if not self._feeds:
-            self.results_bytes = 0
+        of_connection = self._of_connection.get(feed.session.conn)
+        if of_connection is not None:
+            of_connection.pop(feed, None)
+            if not of_connection:
+                del self._of_connection[feed.session.conn]
 
     def _finished(self, feed: SowFeed) -> None:
         self._forget(feed)
@@ -168,5 +169,4 @@ class RecordQueries:
             self._fail(oldest, QueryTooSlow(f"{text}. Read results faster, or select fewer records."))
 
     def _result_bytes(self) -> int:
-        blocks = {group.topic.fold.records.blocks for feed in self._feeds for group in feed.groups}
-        return sum(feed.nbytes for feed in self._feeds) + sum(one.held_bytes for one in blocks)
+        return self._memory.nbytes

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from tickertape.batch.format import I8, Int64s
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
-from tickertape.engine.sow.query.query import Passing, QueryTerms, StateQuery
-from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFilter
+from tickertape.engine.sow.query.query import Passing, QuerySource, StateQuery
+from tickertape.engine.sow.query.record_copy import WantedKeys
+from tickertape.engine.sow.query.record_filter import RecordFilter
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.query.result import ResultFrames
-from tickertape.engine.sow.state.keys import ExplicitKeys
+from tickertape.engine.sow.state.records import RecordRows
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.wire.commands import GroupBegin
 
 
-class SelectedKeys(NamedTuple):
+class SelectedKeys:
     """Keys of the records to select. Without any, all records."""
 
-    record_keys: tuple[str, ...] = ()
-    """Generated or explicit keys."""
-    canonical: tuple[bytes, ...] = ()
+    def __init__(self, record_keys: Sequence[str] = (), canonical: Sequence[bytes] = ()) -> None:
+        self.names = frozenset(record_keys)
+        """Generated or explicit keys."""
+        self.canonical = WantedKeys(canonical) if canonical else None
+        self.explicit: WantedKeys | None = None
+        """The same keys as explicit ones. A key that is not an explicit one is in no record."""
+        if record_keys:
+            encoded = [key.encode("utf-8", "replace") for key in record_keys]
+            self.explicit = WantedKeys(encoded, explicit=True)
 
 
 class QueryGroup:
@@ -48,32 +59,22 @@ class QueryGroup:
             self.filter = RecordFilter(content, topics, topic.fold.records, chosen)
         self._only = only
 
-    def terms(
-        self, keys: SelectedKeys, order: SortOrder | None, top_n: int | None, skip_n: int
-    ) -> QueryTerms:
-        """Return the terms of the query of this SOW topic."""
+    def source(self, keys: SelectedKeys, order: SortOrder | None) -> QuerySource:
+        """Return the records of this SOW topic that a query selects."""
         sorter = None if order is None else RecordSorter(order, self.topics, self.topic.fold.records)
-        canonical = list(keys.canonical) if keys.canonical else None
+        wanted = keys.canonical
         passing: Passing | None = self.filter
         with_keys = ResultFrames.needs_keys(self.topics)
-        if keys.record_keys and self.topics.explicit and not self.topics.over_pattern:
-            # A key that is not an explicit one is in no record.
-            found = ExplicitKeys().read([key.encode("utf-8", "replace") for key in keys.record_keys])
-            canonical = [key for key in found.keys if key]
-        elif keys.record_keys:
-            passing = RecordKeyFilter(self.topics, frozenset(keys.record_keys), self.filter)
+        if self.topics.explicit and not self.topics.over_pattern:
+            wanted = wanted or keys.explicit
+        elif keys.names:
+            passing = _RecordKeyFilter(self.topics, keys.names, self.filter)
             with_keys = True
         if self.filter is not None:
             with_keys = with_keys or self.filter.needs_keys
         if sorter is not None:
             with_keys = with_keys or sorter.needs_keys
-        return QueryTerms(passing, canonical, with_keys, sorter, top_n, skip_n)
-
-    def topic_matches(self, query: StateQuery) -> int:
-        """Return the number of all records of the queried topics."""
-        if self._only is None or self.filter is None:
-            return query.topic_matches
-        return self.filter.topic_matches
+        return QuerySource(self.topic.fold, passing, wanted, with_keys, sorter)
 
     def begin(self, sub_id: str, as_of: str, position: int) -> GroupBegin:
         """Return the start of the group."""
@@ -91,6 +92,13 @@ class QueryGroup:
         )
 
 
+class GroupQuery(NamedTuple):
+    """The query of some SOW topics, whose records are sent together."""
+
+    groups: tuple[QueryGroup, ...]
+    query: StateQuery
+
+
 class QuerySelection(NamedTuple):
     """A validated query."""
 
@@ -103,7 +111,39 @@ class QuerySelection(NamedTuple):
     follow: Interest | None
     """Messages that follow the result. None: it ends."""
 
-    def begin(self, group: QueryGroup, position: int) -> StateQuery:
-        """Start the query of one SOW topic at the folded position."""
-        terms = group.terms(self.keys, self.order, self.top_n, self.skip_n)
-        return StateQuery(group.topic.fold, position, terms)
+    def begin(self, position: int) -> list[GroupQuery]:
+        """Start the queries at the folded position: one of all SOW topics with `order` or `top_n`, otherwise
+        one of each."""
+        groups = self.groups
+        together = self.order is not None or self.top_n is not None
+        parts = [groups] if together and groups else [(group,) for group in groups]
+        return [
+            GroupQuery(
+                part,
+                StateQuery(
+                    [group.source(self.keys, self.order) for group in part], position, self.top_n, self.skip_n
+                ),
+            )
+            for part in parts
+        ]
+
+
+class _RecordKeyFilter:
+    """Filter by the keys of records as clients see them."""
+
+    def __init__(self, topics: RecordTopics, wanted: frozenset[str], further: RecordFilter | None) -> None:
+        self._topics = topics
+        self._wanted = wanted
+        self._further = further
+
+    def passing(self, rows: RecordRows, bodies: Sequence[bytes], keys: Sequence[bytes], /) -> Int64s:
+        """Return the indices of the records that pass, ascending."""
+        wanted = self._wanted
+        names = self._topics.record_keys(keys)
+        mine = [at for at, name in enumerate(names) if name in wanted]
+        at = np.array(mine, I8)
+        if self._further is None or not mine:
+            return at
+        return at[
+            self._further.passing(rows.select(at), [bodies[one] for one in mine], [keys[one] for one in mine])
+        ]

@@ -12,6 +12,8 @@ from tests.helpers.sow_peer import QueryWorld, Result, SowPeer
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.sow import feed as feed_module
+from tickertape.engine.sow.feed import SowFeed
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.payload.canonical import generated_key
@@ -80,6 +82,7 @@ def test_result_has_the_records_in_the_order_of_positions() -> None:
     assert result.ended.code == ""
     assert world.broker.subscriptions.of(peer.conn) == {}
     assert len(world.broker.services.records) == 0
+    assert world.broker.services.records._result_bytes() == 0
 
 
 def test_result_of_a_topic_without_messages_is_empty() -> None:
@@ -153,7 +156,7 @@ def test_query_of_a_sow_over_a_pattern_has_all_topics_or_one() -> None:
     assert [(record.topic, record.body) for record in one.records] == [sent[1]]
     assert one.groups[0].topic == "regions"
     assert one.end is not None
-    assert (one.end.matches, one.end.topic_matches) == (1, 1)
+    assert (one.end.matches, one.end.topic_matches) == (1, 3)
 
 
 def test_pattern_covers_all_sow_topics_that_match_at_one_position() -> None:
@@ -165,10 +168,44 @@ def test_pattern_covers_all_sow_topics_that_match_at_one_position() -> None:
     assert [group.topic for group in result.groups] == ["orders", "regions"]
     assert len({group.position for group in result.groups}) == 1
     assert result.bodies == [body(0, 1), body(1, 1), body(1)]
-    nothing = _ask(world, peer, "^nothing", follow=True)
+    nothing = _ask(world, peer, "^nothing", follow=True, order_by="/id", top_n=3)
     assert (nothing.groups, nothing.records) == ([], [])
     assert nothing.completed is not None
     assert nothing.completed.next == 0
+
+
+@pytest.mark.parametrize("pattern", ["^(orders|regions)$", "^(orders|regions|labelled)$"])
+def test_order_and_part_of_a_result_are_over_all_sow_topics(pattern: str) -> None:
+    world, publisher, peer = _world(LABELLED, REGIONS, records=5)
+    publish(publisher, [("region/eu", body(1, 7)), ("regions", body(9)), ("region/us", body(2.5))])
+    publish(publisher, [("labelled", body(n)) for n in (0.5, 3.5)], keys=["a", "b"])
+    publish(publisher, [("orders", body(3, 2))])
+    world.settle()
+    expected = {
+        0: "orders",
+        1: "orders",
+        2: "orders",
+        2.5: "region/us",
+        3: "orders",
+        4: "orders",
+        9: "regions",
+    }
+    if "labelled" in pattern:
+        expected |= {0.5: "labelled", 3.5: "labelled"}
+    labels = {0.5: "a", 3.5: "b"}
+    whole = _ask(world, peer, pattern, order_by="/id")
+    records = [(msgspec.json.decode(one.body)["id"], one.topic, one.key) for one in whole.records]
+    ordered = sorted([*expected.items(), (1, "region/eu")], key=lambda pair: pair[0])
+    assert records == [(value, topic, labels.get(value)) for value, topic in ordered]
+    part = _ask(world, peer, pattern, order_by="/id DESC", top_n=3, skip_n=2, batch_size=2)
+    assert part.bodies == whole.bodies[::-1][2:5]
+    assert part.end is not None
+    assert (part.end.matches, part.end.topic_matches, part.end.records) == (len(ordered), len(ordered), 3)
+    latest = _ask(world, peer, pattern, top_n=len(ordered) - 1, options="select=[-/,+/id]")
+    assert msgspec.json.decode(latest.bodies[-1]) in ({"id": 2.5}, {"id": 3.5})
+    assert len(latest.bodies) == len(ordered) - 1
+    later = _ask(world, peer, pattern, top_n=1, skip_n=len(ordered) - 1)
+    assert later.bodies == [body(3, 2)]
 
 
 # -- credit and connections -----------------------------------------------------------------------------
@@ -253,6 +290,68 @@ def test_bookmark_of_a_result_is_that_of_a_message_behind_which_control_records_
     assert after.as_of == before.as_of
 
 
+# -- bounds ---------------------------------------------------------------------------------------------
+
+
+def test_records_of_all_sow_topics_are_copied_before_a_slow_reader_gets_the_first() -> None:
+    world, publisher, peer = _world(REGIONS, records=200)
+    publish(publisher, [("region/eu", body(key)) for key in range(200)])
+    world.settle()
+    peer.query("q", "^(orders|regions)$", credit=1_000)
+    for _ in range(100):
+        world.step()
+    result = peer.results["q"]
+    some = len(result.records)
+    assert 0 < some < 200
+    publish(publisher, [("region/eu", body(key, "new")) for key in range(200)])
+    publish(publisher, [("orders", body(key, "new")) for key in range(200)])
+    for _ in range(100):
+        world.step()
+    assert [world.state(name).fold.changes.nbytes for name in ("orders", "regions")] == [0, 0]
+    world.settle()
+    assert result.bodies == [body(key, 1) for key in range(200)] + [body(key) for key in range(200)]
+
+
+def test_starts_of_many_groups_are_sent_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "query_step_groups_max", 2)
+    many = [SowDefinition(f"many/{number}", key=("/id",)) for number in range(7)]
+    world, _, peer = _world(*many)
+    steps: list[int] = []
+    announce = SowFeed._announce
+
+    def counted(feed: SowFeed) -> None:
+        before = feed._announced
+        announce(feed)
+        steps.append(feed._announced - before)
+
+    monkeypatch.setattr(SowFeed, "_announce", counted)
+    result = _ask(world, peer, "^many/")
+    assert steps == [2, 2, 2, 1]
+    assert [group.topic for group in result.groups] == [f"many/{number}" for number in range(7)]
+
+
+def test_only_queries_of_a_writable_connection_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, _, peer = _world()
+    others = [world.reader(f"other{number}") for number in range(5)]
+    for one in (peer, *others):
+        world.broker.blocked(one.conn)
+        one.query("q", "orders")
+    world.settle()
+    records = world.broker.services.records
+    resumed: list[int] = []
+    credit = records.credit
+
+    def counted(feed: SowFeed) -> None:
+        resumed.append(feed.session.conn)
+        credit(feed)
+
+    monkeypatch.setattr(records, "credit", counted)
+    world.broker.writable(peer.conn)
+    assert resumed == [peer.conn]
+    world.settle()
+    assert len(peer.results["q"].records) == 10
+
+
 # -- the messages after the result ----------------------------------------------------------------------
 
 
@@ -313,11 +412,13 @@ def test_lost_connection_during_the_result_ends_both_feeds() -> None:
     log_feed = world.log_feeds(peer.conn)["q"]
     world.broker.disconnected(peer.conn)
     del world.peers[peer.conn]
+    world.settle()
     _check_nothing_left(world, publisher, log_feed)
 
 
 def _check_nothing_left(world: QueryWorld, publisher: Peer, log_feed: LogFeed) -> None:
     assert len(world.broker.services.records) == 0
+    assert world.broker.services.records._result_bytes() == 0
     for first in range(0, 400, 10):  # more than one block
         publish(publisher, [("orders", body(key % 100, "x" * 8_000)) for key in range(first, first + 10)])
         world.settle()
@@ -432,7 +533,6 @@ def test_oldest_query_ends_when_results_need_too_much_memory() -> None:
         ("not_built", {"bookmark": "0"}),
         ("not_built", {"topic": "memory"}),
         ("not_built", {"follow": True, "keys": ("a",)}),
-        ("not_built", {"topic": "^(orders|regions)$", "order_by": "/id"}),
     ],
 )
 def test_invalid_query_is_refused_without_a_trace(code: str, fields: dict[str, Any]) -> None:

@@ -1,10 +1,9 @@
-"""State query: the records of one SOW topic at one position of the log, in bounded steps.
+"""State query: the records of SOW topics at one position of the log, in bounded steps.
 
 Invariants:
 - The result has the records at `position`, also while the fold continues.
 - The fold never waits for a query.
-- A step copies at most `query_step_slots_max` slots, or filters and reads one piece of bodies, or sorts one
-  run. The first one looks up at most `query_keys_direct_max` keys.
+- A step is one of a copy (`RecordCopy`), or filters and reads one piece of bodies, or sorts one run.
 """
 
 from __future__ import annotations
@@ -14,22 +13,26 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tickertape.base.errors import QueryTooSlow
 from tickertape.base.interfaces import Buffer
-from tickertape.batch.format import I8, Int64s, UInt64s
+from tickertape.batch.format import Int64s, UInt64s
 from tickertape.engine.limits import (
-    query_keys_direct_max,
     query_piece_bytes_max,
     query_piece_rows_max,
     query_run_rows_max,
     query_skip_rows_max,
-    query_step_slots_max,
     sow_growth_rows,
+)
+from tickertape.engine.sow.query.record_copy import (
+    FoundRecords,
+    RecordCopy,
+    SourceNumbers,
+    WantedKeys,
+    keys_bytes,
 )
 from tickertape.engine.sow.query.runs import KeyRuns, PositionRuns
 from tickertape.engine.sow.state.blocks import BlockPin, Views, lengths_in
 from tickertape.engine.sow.state.fold import StateFold
-from tickertape.engine.sow.state.records import PublisherNumbers, RecordColumns, RecordRows
+from tickertape.engine.sow.state.records import RecordColumns, RecordRows
 
 
 class Passing(Protocol):
@@ -46,80 +49,63 @@ class Sorting(Protocol):
         """Return a distinct sort key for each record, of characters below 256."""
 
 
-class QueryTerms(NamedTuple):
-    """The records that a query selects, and their order."""
+class QuerySource(NamedTuple):
+    """The records of one SOW topic that a query selects."""
 
+    fold: StateFold
     filter: Passing | None = None
     """None: all records."""
-    keys: Sequence[bytes] | None = None
-    """Canonical keys. None: all keys."""
+    wanted: WantedKeys | None = None
+    """None: all keys."""
     with_keys: bool = False
     """Whether filter, order or result need the canonical keys."""
     order: Sorting | None = None
-    """None: by position."""
-    top_n: int | None = None
-    """Records of the result at most. None: all."""
-    skip_n: int = 0
-    """Records at the start of the order that are not in the result."""
-
-
-class FoundRecords(NamedTuple):
-    """Some records of a result."""
-
-    rows: RecordRows
-    keys: list[bytes]
-    """Their canonical keys, if the terms need them."""
-
-    def part(self, low: int, high: int | None) -> FoundRecords:
-        """Return the records from `low` to `high`."""
-        return FoundRecords(self.rows.select(slice(low, high)), self.keys[low:high])
-
-    def joined(self, other: FoundRecords) -> FoundRecords:
-        """Return these records and then others."""
-        columns = [
-            None if mine is None or theirs is None else np.concatenate((mine, theirs))
-            for mine, theirs in zip(self.rows, other.rows, strict=True)
-        ]
-        return FoundRecords(RecordRows(*columns), self.keys + other.keys)  # type: ignore[arg-type]
+    """None: by position. All sources of a query have the same order, so that their sort keys compare."""
 
 
 class StateQuery:
-    """One query. `position` is the end of a commit up to which the log is folded, with all its changes.
+    """One query of one or more sources, whose records it sorts together.
 
-    Call `step` until `over`, then `take` the records, then `close`. `close` may be called at any time.
+    `position` is the end of a commit up to which the log is folded, with all its changes. The result has at
+    most `top_n` records, without the first `skip_n`. Call `step` until `over`, then `take` the records, then
+    `close`. `close` may be called at any time.
     """
 
-    def __init__(self, fold: StateFold, position: int, terms: QueryTerms) -> None:
-        self._fold = fold
-        self._terms = terms
+    def __init__(
+        self, sources: Sequence[QuerySource], position: int, top_n: int | None = None, skip_n: int = 0
+    ) -> None:
+        self._sources = sources
+        self._top_n = top_n
         self.position = position
-        self.topic_matches = fold.records.record_count
-        """Records of the SOW topic at the position."""
+        self.topic_matches = sum(source.fold.records.record_count for source in sources)
+        """Records of the SOW topics at the position."""
         self.matches = 0
         """Selected records, without `top_n` and `skip_n`."""
-        self.returned = 0
-        """Records that `take` has returned."""
-        self._low = 0
-        self._end = fold.records.slot_end
-        self._wanted: frozenset[bytes] | None = None
-        """Keys to select, if they are too many to be looked up in one step."""
-        self._pin: BlockPin | None = None
-        self._copied: list[FoundRecords] = []
-        """Records at the position that are neither filtered nor sorted. The next one is the last."""
+        self._returned = 0
+        self._with_keys = any(source.with_keys for source in sources)
+        self._copies = [
+            RecordCopy(source.fold, position, source.wanted, with_keys=self._with_keys) for source in sources
+        ]
+        self._copied = 0
+        """Copies that are over."""
+        self._copied_bytes = 0
+        self._selecting = 0
+        """Number of the source whose records are selected."""
+        self._selected = 0
+        """Records of its last piece that are selected."""
         self._found = _ResultRows()
-        limit = None if terms.top_n is None else terms.skip_n + terms.top_n
+        limit = None if top_n is None else skip_n + top_n
+        self._is_ordered = sources[0].order is not None
         self._by_position = PositionRuns(limit)
         self._by_keys = KeyRuns(limit)
         self._sorted = False
-        self._skip = terms.skip_n
+        self._skip = skip_n
         self._closed = False
-        self._scan: int | None = None
-        if terms.keys is not None and len(terms.keys) <= query_keys_direct_max:
-            self._add(_slots_of(fold, terms.keys))
-            return
-        if terms.keys is not None:
-            self._wanted = frozenset(terms.keys)
-        self._scan = fold.changes.open_scan(position)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether no more changes are kept for it."""
+        return self._closed or self._copied == len(self._copies)
 
     @property
     def over(self) -> bool:
@@ -128,152 +114,134 @@ class StateQuery:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the result, with sort keys and pinned blocks."""
-        return (
-            sum(_ROW_BYTES * len(piece.rows.positions) + _keys_bytes(piece.keys) for piece in self._copied)
-            + self._found.nbytes
-            + self._runs.nbytes
-            + self.pinned_bytes
-        )
-
-    @property
-    def pinned_bytes(self) -> int:
-        """Size of the pinned blocks. The state needs most of them too."""
-        return 0 if self._pin is None else self._pin.nbytes
-
-    @property
-    def sorted_rows_most(self) -> int:
-        """Most rows that one call has sorted."""
-        return self._runs.sorted_rows_most
+        """Memory of the result with sort keys, without blocks of bodies."""
+        return self._copied_bytes + self._found.nbytes + self._runs.nbytes
 
     def close(self) -> None:
         """End the query and forget its result. Further calls have no effect."""
         self._closed = True
-        self._close_scan()
-        self._copied = []
+        for copy in self._copies:
+            copy.close()
+        self._copied_bytes = 0
         self._found = _ResultRows()
         self._by_position, self._by_keys = PositionRuns(), KeyRuns()
-        if self._pin is not None:
-            self._pin.release()
 
     def step(self) -> None:
         """Execute one bounded step. Raises `QueryTooSlow` if the changes since its position are forgotten."""
         if self.over:
             return
-        if self._scan is not None:
-            if self._scan in self._fold.ended_scans:
-                raise QueryTooSlow(
-                    "Cannot finish the query: too many records have changed since its start. Select fewer "
-                    "records, or query again."
-                )
-            self._copy()
-            if self._low >= self._end:
-                self._close_scan()
-        elif self._copied:
-            self._select()
+        if not self.is_copied:
+            copy = self._copies[self._copied]
+            before = copy.nbytes
+            copy.step()
+            self._copied_bytes += copy.nbytes - before
+            self._copied += copy.over
+        elif self._selecting < len(self._copies):
+            self._select(self._selecting)
         elif not self._sorted:
             self._finish()
         else:
             skipped = len(self._runs.take(min(self._skip, query_skip_rows_max)))
             self._skip = self._skip - skipped if skipped else 0
 
+    # -- result -----------------------------------------------------------------------------------------
+
     def take(self, count: int) -> FoundRecords:
         """Return the next records of the result, at most `count`, and none at its end. The query is over."""
-        if self._terms.top_n is not None:
-            count = min(count, self._terms.top_n - self.returned)
+        if self._top_n is not None:
+            count = min(count, self._top_n - self._returned)
         if self._closed:
             count = 0
         numbers = self._runs.take(count)
-        self.returned += len(numbers)
+        self._returned += len(numbers)
         return self._found.get(numbers)
 
-    def bodies(self, views: Views) -> list[bytes]:
-        """Return the bodies of records of the result."""
-        assert self._pin is not None
-        return self._pin.take(views)
+    def by_source(self, found: FoundRecords) -> list[tuple[int, Int64s | None]]:
+        """Return the sources of some records, and the indices of the records of each. None: all."""
+        if found.sources is None:
+            return [(0, None)]
+        numbers = np.unique(found.sources).tolist()
+        if len(numbers) == 1:
+            return [(numbers[0], None)]
+        return [(number, (found.sources == number).nonzero()[0]) for number in numbers]
 
-    def gather(self, views: Views) -> tuple[Buffer, Int64s]:
-        """Return the bodies of n records of the result, joined, and their n + 1 offsets."""
-        assert self._pin is not None
-        return self._pin.gather(views)
+    def bodies(self, source: int, views: Views) -> list[bytes]:
+        """Return the bodies of records of one source."""
+        return self._pin(source).take(views)
 
-    def publisher_ids(self, numbers: PublisherNumbers) -> UInt64s:
+    def gather(self, source: int, views: Views) -> tuple[Buffer, Int64s]:
+        """Return the bodies of n records of one source, joined, and their n + 1 offsets."""
+        return self._pin(source).gather(views)
+
+    def publisher_ids(self, found: FoundRecords) -> UInt64s:
         """Return the publisher ids of records."""
-        return self._fold.records.publisher_ids(numbers)
-
-    # -- copy -------------------------------------------------------------------------------------------
-
-    @property
-    def _runs(self) -> PositionRuns | KeyRuns:
-        return self._by_position if self._terms.order is None else self._by_keys
-
-    def _close_scan(self) -> None:
-        if self._scan is not None:
-            self._fold.changes.close_scan(self._scan)
-            self._scan = None
-
-    def _copy(self) -> None:
-        fold, low = self._fold, self._low
-        assert self._scan is not None
-        self._low = min(low + query_step_slots_max, self._end)
-        piece = fold.records.copy_range(low, self._low)
-        fold.changes.undo(self._scan, piece)
-        at = piece.live.nonzero()[0]
-        self._add(at + low, piece.rows.select(at))
-
-    def _add(self, slots: Int64s, rows: RecordRows | None = None) -> None:
-        """Add records at the position of the query. None: the current records of the slots."""
-        fold = self._fold
-        if rows is None:
-            rows = fold.records.rows(slots)
-        keys = fold.keys.keys_of(slots) if self._terms.with_keys or self._wanted is not None else []
-        if self._wanted is not None:
-            mine = [at for at, key in enumerate(keys) if key in self._wanted]
-            rows, keys = rows.select(np.array(mine, I8)), [keys[at] for at in mine]
-        if not len(rows.positions):
-            return
-        if self._pin is None:
-            self._pin = fold.records.blocks.pin(rows.views)
-        else:
-            self._pin.extend(rows.views)
-        self._copied.append(FoundRecords(rows, keys if self._terms.with_keys else []))
+        ids = np.zeros(len(found.rows.publishers), np.uint64)
+        for number, some in self.by_source(found):
+            records = self._sources[number].fold.records
+            at = slice(None) if some is None else some
+            ids[at] = records.publisher_ids(found.rows.publishers[at])
+        return ids
 
     # -- select and sort --------------------------------------------------------------------------------
 
-    def _select(self) -> None:
-        """Filter a piece of copied records, and add the selected ones to the result."""
-        terms, piece = self._terms, self._copied.pop()
-        if terms.filter is None and terms.order is None:
-            self.matches += len(piece.rows.positions)
-            if terms.top_n != 0:
-                self._keep(piece, None)
-            return
-        count = _piece_end(piece.rows)
-        if count < len(piece.rows.positions):
-            self._copied.append(piece.part(count, None))
-            piece = piece.part(0, count)
-        bodies = self.bodies(piece.rows.views)
-        if terms.filter is not None:
-            passed = terms.filter.passing(piece.rows, bodies, piece.keys)
-            if len(passed) < count:
-                piece = _some(piece, passed)
-                bodies = [bodies[at] for at in passed.tolist()]
-        self.matches += len(bodies)
-        if bodies and terms.top_n != 0:
-            order = terms.order
-            self._keep(piece, None if order is None else order.keys(piece.rows, bodies, piece.keys))
+    @property
+    def _runs(self) -> PositionRuns | KeyRuns:
+        return self._by_keys if self._is_ordered else self._by_position
 
-    def _keep(self, piece: FoundRecords, sort_keys: list[str] | None) -> None:
+    def _pin(self, source: int) -> BlockPin:
+        pin = self._copies[source].pin
+        assert pin is not None
+        return pin
+
+    def _next_piece(self, number: int) -> FoundRecords | None:
+        """Return the next records to select of a source, or None at its end."""
+        pieces, source = self._copies[number].pieces, self._sources[number]
+        if not pieces:
+            self._selecting += 1
+            return None
+        piece, low = pieces[-1], self._selected
+        high = len(piece.rows.positions)
+        if source.filter is not None or source.order is not None:
+            high = min(high, low + _piece_rows(piece.rows.views[low : low + query_piece_rows_max]))
+        self._selected = high
+        if high == len(piece.rows.positions):
+            self._selected = 0
+            self._copied_bytes -= pieces.pop().nbytes
+        return piece if high - low == len(piece.rows.positions) else piece.part(low, high)
+
+    def _select(self, number: int) -> None:
+        """Filter a piece of copied records, and add the selected ones to the result."""
+        source, piece = self._sources[number], self._next_piece(number)
+        if piece is None:
+            return
+        sort_keys = None
+        if source.filter is not None or source.order is not None:
+            bodies = self.bodies(number, piece.rows.views)
+            if source.filter is not None:
+                passed = source.filter.passing(piece.rows, bodies, piece.keys)
+                if len(passed) < len(bodies):
+                    piece = piece.some(passed)
+                    bodies = [bodies[at] for at in passed.tolist()]
+            if source.order is not None and bodies and self._top_n != 0:
+                sort_keys = source.order.keys(piece.rows, bodies, piece.keys)
+        self.matches += len(piece.rows.positions)
+        if self._top_n != 0 and len(piece.rows.positions):
+            self._keep(number, piece, sort_keys)
+
+    def _keep(self, number: int, piece: FoundRecords, sort_keys: list[str] | None) -> None:
         """Add records to the result, unless they are behind the last one that is needed."""
         if sort_keys is None:
             kept = self._by_position.candidates(piece.rows.positions)
         else:
             kept = self._by_keys.candidates(sort_keys)
         if kept is not None:
-            piece = _some(piece, kept)
+            piece = piece.some(kept)
             sort_keys = sort_keys and [sort_keys[at] for at in kept.tolist()]
-        if not len(piece.rows.positions):
+        count = len(piece.rows.positions)
+        if not count:
             return
+        if len(self._sources) > 1:
+            piece = piece._replace(sources=np.full(count, number, np.uint16))
         first = self._found.add(piece)
         if sort_keys is None:
             ended = self._by_position.add_rows(piece.rows.positions, first)
@@ -287,15 +255,18 @@ class StateQuery:
         if kept is not None:
             self._found = self._found.only(kept)
         self._sorted = True
-        found, pin = self._found, self._pin
-        if pin is not None and found.count <= query_run_rows_max:
-            pin.narrow(found.get(np.arange(found.count)).rows.views)
+        if self._found.count > query_run_rows_max:
+            return
+        found = self._found.get(np.arange(self._found.count))
+        views_of = {
+            number: found.rows.views if some is None else found.rows.views[some]
+            for number, some in self.by_source(found)
+        }
+        for number, copy in enumerate(self._copies):
+            if copy.pin is not None:
+                copy.pin.narrow(views_of.get(number, found.rows.views[:0]))
 
 
-_ROW_BYTES = 52
-"""Memory of a copied record: view, position, order stamp, publisher, sequence and expiry."""
-_KEY_BYTES = 41
-"""Memory of a canonical key without its bytes, and of its place in a list."""
 _FIRST_ROWS = 256
 
 
@@ -308,6 +279,7 @@ class _ResultRows:
         self._rows = _FIRST_ROWS
         self._keys: list[bytes] = []
         self._keys_bytes = 0
+        self._sources: SourceNumbers | None = None
 
     @property
     def nbytes(self) -> int:
@@ -322,13 +294,23 @@ class _ResultRows:
             self._columns.resize(self._rows)
         self._columns.set(slice(first, end), piece.rows)
         self._keys += piece.keys
-        self._keys_bytes += _keys_bytes(piece.keys)
+        self._keys_bytes += keys_bytes(piece.keys)
+        if piece.sources is not None:
+            if self._sources is None:
+                self._sources = np.zeros(self._rows, np.uint16)
+            if len(self._sources) < self._rows:
+                self._sources.resize(self._rows)
+            self._sources[first:end] = piece.sources
         self.count = end
         return first
 
     def get(self, numbers: Int64s) -> FoundRecords:
         keys = self._keys
-        return FoundRecords(self._columns.get(numbers), [keys[at] for at in numbers.tolist()] if keys else [])
+        return FoundRecords(
+            self._columns.get(numbers),
+            [keys[at] for at in numbers.tolist()] if keys else [],
+            None if self._sources is None else self._sources[numbers],
+        )
 
     def only(self, numbers: Int64s) -> _ResultRows:
         """Return some of the records, with numbers from 0 on."""
@@ -337,22 +319,7 @@ class _ResultRows:
         return rows
 
 
-def _some(piece: FoundRecords, at: Int64s) -> FoundRecords:
-    keys = piece.keys
-    return FoundRecords(piece.rows.select(at), [keys[one] for one in at.tolist()] if keys else [])
-
-
-def _keys_bytes(keys: list[bytes]) -> int:
-    return sum(map(len, keys)) + _KEY_BYTES * len(keys)
-
-
-def _piece_end(rows: RecordRows) -> int:
-    """Return the number of records in the next piece of bodies, at least one."""
-    ends = lengths_in(rows.views[:query_piece_rows_max]).cumsum()
+def _piece_rows(views: Views) -> int:
+    """Return the number of records at the start of some views whose bodies are one piece, at least one."""
+    ends = lengths_in(views).cumsum()
     return max(int(ends.searchsorted(query_piece_bytes_max, "right")), 1)
-
-
-def _slots_of(fold: StateFold, keys: Sequence[bytes]) -> Int64s:
-    slots = np.unique(fold.keys.find(list(dict.fromkeys(keys))))
-    found: Int64s = slots[slots >= 0].astype(I8)
-    return found

@@ -33,8 +33,6 @@ class RecordFilter:
         self._only = only
         self._needs = content.needs
         self._constants = content.constants()
-        self.topic_matches = 0
-        """Records whose topics are selected."""
 
     @property
     def needs_keys(self) -> bool:
@@ -50,7 +48,6 @@ class RecordFilter:
             if len(at) < len(bodies):
                 rows, chosen = rows.select(at), at.tolist()
                 bodies, keys = [bodies[one] for one in chosen], [keys[one] for one in chosen]
-        self.topic_matches += len(at)
         return at[self._passing(rows, bodies, keys)] if len(at) else at
 
     def _passing(self, rows: RecordRows, bodies: Sequence[bytes], keys: Sequence[bytes]) -> Int64s:

@@ -30,9 +30,11 @@ from tickertape.batch.format import (
 )
 from tickertape.engine.limits import query_piece_rows_max, result_frame_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.sow.query.query import FoundRecords, StateQuery
+from tickertape.engine.sow.query.query import StateQuery
+from tickertape.engine.sow.query.record_copy import FoundRecords
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.blocks import lengths_in
+from tickertape.engine.sow.state.records import RecordRows
 from tickertape.wire.sow_command import encode_marks
 
 _PUBLISHER: Final = 0
@@ -50,14 +52,15 @@ class ResultFrame(NamedTuple):
 class ResultFrames:
     """Frames of a finished query, in its order.
 
-    `content` has the select list, if any. A frame has `batch_size` records, or with 0 as many as fit
-    `result_frame_bytes_max`. Frames with `batch_size` do not exceed this size either, except for one record.
+    `topics` are those of each source of the query. `content` has the select list, if any. A frame has
+    `batch_size` records, or with 0 as many as fit `result_frame_bytes_max`. Frames with `batch_size` do not
+    exceed this size either, except for one record.
     """
 
     def __init__(
         self,
         query: StateQuery,
-        topics: RecordTopics,
+        topics: Sequence[RecordTopics],
         content: ContentFilter | None = None,
         batch_size: int = 0,
     ) -> None:
@@ -67,8 +70,6 @@ class ResultFrames:
         self._records_max = min(batch_size or sow_records_per_frame_max, sow_records_per_frame_max)
         self._waiting: FoundRecords | None = None
         """Records that were taken from the query, and did not fit the last frame."""
-        self.returned = 0
-        """Records in all frames."""
 
     @staticmethod
     def needs_keys(topics: RecordTopics) -> bool:
@@ -80,11 +81,10 @@ class ResultFrames:
         found = self._take()
         if found is None:
             return None
-        rows, keys = found
         bodies, offsets = self._bodies(found)
-        count = len(rows.positions)
+        count = len(found.rows.positions)
         crc = run_crc(lengths_of(offsets).tobytes(), bodies)
-        names, columns = self._columns(keys)
+        names, columns = self._columns(found)
         batch = assemble(
             runs=RUN.pack(_PUBLISHER, 0, 0, count, crc, RUN_BY_SERVER, 0),
             offsets=offsets.tobytes(),
@@ -92,65 +92,109 @@ class ResultFrames:
             topics=names,
             optional=columns,
         )
-        self.returned += count
-        publishers = self._query.publisher_ids(rows.publishers)
-        return ResultFrame(batch, encode_marks(publishers, rows.sequences, rows.order_stamps))
+        publishers = self._query.publisher_ids(found)
+        return ResultFrame(batch, encode_marks(publishers, found.rows.sequences, found.rows.order_stamps))
 
     def _take(self) -> FoundRecords | None:
         """Return the records of the next frame."""
-        found = self._waiting
-        self._waiting = None
-        while found is None or (
-            len(found.rows.positions) < self._records_max and _size(found)[-1] < result_frame_bytes_max
-        ):
-            have = 0 if found is None else len(found.rows.positions)
-            more = self._query.take(min(self._records_max - have, query_piece_rows_max))
-            if not len(more.rows.positions):
+        parts: list[FoundRecords] = []
+        have, size = 0, 0
+        found, self._waiting = self._waiting, None
+        while found is not None or (have < self._records_max and size < result_frame_bytes_max):
+            if found is None:
+                found = self._query.take(min(self._records_max - have, query_piece_rows_max))
+            count = len(found.rows.positions)
+            if not count:
                 break
-            found = more if found is None else found.joined(more)
-        if found is None:
-            return None
-        fitting = int(_size(found).searchsorted(result_frame_bytes_max, "right"))
-        end = max(1, min(fitting, self._records_max))
-        if end < len(found.rows.positions):
-            self._waiting = found.part(end, None)
-            found = found.part(0, end)
-        return found
+            ends = _size(found)
+            fitting = int(ends.searchsorted(result_frame_bytes_max - size, "right"))
+            end = min(max(fitting, not parts), self._records_max - have)
+            if end < count:
+                self._waiting = found.part(end, None)
+                found = found.part(0, end)
+            if end:
+                parts.append(found)
+                have, size = have + end, size + int(ends[end - 1])
+            if end < count:
+                break
+            found = None
+        return _joined(parts) if parts else None
 
     def _bodies(self, found: FoundRecords) -> tuple[Buffer, Int32s]:
-        if self._content is None:
-            joined, offsets = self._query.gather(found.rows.views)
+        sources = self._query.by_source(found)
+        if self._content is None and len(sources) == 1:
+            joined, offsets = self._query.gather(sources[0][0], found.rows.views)
             return joined, offsets.astype(I4)
-        bodies = self._query.bodies(found.rows.views)
-        for type_name, some in self._topics.by_type(found.keys):
-            if some is None:
-                bodies = self._content.project_bodies(bodies, type_name)
-                continue
-            projected = self._content.project_bodies([bodies[at] for at in some], type_name)
-            for at, body in zip(some, projected, strict=True):
+        bodies = [b""] * len(found.rows.positions)
+        for source, some in sources:
+            mine = found if some is None else found.some(some)
+            for at, body in zip(_indices(some, bodies), self._bodies_of(source, mine), strict=True):
                 bodies[at] = body
         lengths = np.fromiter(map(len, bodies), I8, len(bodies))
         check_body_bytes(int(lengths.sum()))
         return b"".join(bodies), offsets_from(lengths)
 
-    def _columns(self, keys: Sequence[bytes]) -> tuple[tuple[str, ...], Columns | None]:
+    def _bodies_of(self, source: int, found: FoundRecords) -> list[bytes]:
+        """Return the bodies of records of one source, with the selected fields."""
+        bodies = self._query.bodies(source, found.rows.views)
+        if self._content is None:
+            return bodies
+        for type_name, some in self._topics[source].by_type(found.keys):
+            if some is None:
+                return self._content.project_bodies(bodies, type_name)
+            projected = self._content.project_bodies([bodies[at] for at in some], type_name)
+            for at, body in zip(some, projected, strict=True):
+                bodies[at] = body
+        return bodies
+
+    def _columns(self, found: FoundRecords) -> tuple[tuple[str, ...], Columns | None]:
         """Return the topics of a frame and its further columns, if any."""
-        topics = self._topics
-        names: tuple[str, ...] = (topics.name,)
+        sources = self._query.by_source(found)
+        if len(sources) == 1:
+            topics, texts = self._labels_of(sources[0][0], found.keys)
+        else:
+            count = len(found.rows.positions)
+            topics, texts = [""] * count, [b""] * count
+            for source, some in sources:
+                assert some is not None
+                mine, keys = self._labels_of(source, found.some(some).keys)
+                for number, at in enumerate(some.tolist()):
+                    topics[at] = mine[number if len(mine) > 1 else 0]
+                    texts[at] = keys[number] if keys else b""
+        names = tuple(dict.fromkeys(topics))
         index: Int32s | None = None
         labels: Labels | None = None
-        if topics.over_pattern:
-            of_records = topics.topics(keys)
-            numbers = {name: number for number, name in enumerate(dict.fromkeys(of_records))}
-            names = tuple(numbers)
-            if len(names) > 1:
-                index = np.fromiter(map(numbers.__getitem__, of_records), I4, len(of_records))
-        if topics.explicit:
-            texts = topics.explicit_keys(keys)
+        if len(names) > 1:
+            numbers = {name: number for number, name in enumerate(names)}
+            index = np.fromiter(map(numbers.__getitem__, topics), I4, len(topics))
+        if any(texts):
             labels = Labels(offsets_from(np.fromiter(map(len, texts), I4, len(texts))), b"".join(texts))
         if index is None and labels is None:
             return names, None
         return names, Columns(topic_index=index, keys=labels)
+
+    def _labels_of(self, source: int, keys: Sequence[bytes]) -> tuple[list[str], list[bytes]]:
+        """Return the topic of each record of one source, or its only topic, and the explicit keys, if any."""
+        topics = self._topics[source]
+        names = topics.topics(keys) if topics.over_pattern else [topics.name]
+        return names, topics.explicit_keys(keys) if topics.explicit else []
+
+
+def _indices(some: Int64s | None, items: Sequence[bytes]) -> Sequence[int]:
+    return range(len(items)) if some is None else some.tolist()
+
+
+def _joined(parts: list[FoundRecords]) -> FoundRecords:
+    """Return the records of all parts."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = [
+        None if column[0] is None else np.concatenate(column)
+        for column in zip(*[part.rows for part in parts], strict=True)
+    ]
+    sources = None if parts[0].sources is None else np.concatenate([part.sources for part in parts])
+    rows = RecordRows(*columns)  # type: ignore[arg-type]
+    return FoundRecords(rows, [key for part in parts for key in part.keys], sources)
 
 
 def _size(found: FoundRecords) -> Int64s:

@@ -51,8 +51,6 @@ class _SortedRuns(ABC, Generic[Keys, Key]):
         """Rows that are taken from a run at a time."""
         self._pool: list[Keys] = []
         """At most one part: sorted keys that were taken from the runs."""
-        self.sorted_rows_most = 0
-        """Most rows that one call has sorted."""
 
     @property
     def is_limited(self) -> bool:
@@ -71,7 +69,6 @@ class _SortedRuns(ABC, Generic[Keys, Key]):
     def _end_run(self) -> None:
         if not self._pending_rows:
             return
-        self.sorted_rows_most = max(self.sorted_rows_most, self._pending_rows)
         keys = self._joined(self._pending)
         self._pending, self._pending_rows = [], 0
         if self._limit is None:
@@ -129,9 +126,7 @@ class _SortedRuns(ABC, Generic[Keys, Key]):
                 waiting.append((self._key(keys, 0), number))
         for entry in waiting:
             heappush(self._heap, entry)
-        pool = self._joined(self._pool)
-        self.sorted_rows_most = max(self.sorted_rows_most, len(pool))
-        self._pool = [pool]
+        self._pool = [self._joined(self._pool)]
 
     def renumber(self) -> Int64s:
         """Number the kept rows from 0 on, in any order, and return their numbers before."""

@@ -15,7 +15,7 @@ import numpy as np
 from tickertape.batch.format import I1, I8, AnyArray, Bools, Bytes8, Int64s
 from tickertape.engine.limits import sow_changes_bytes_max, sow_changes_piece_rows
 from tickertape.engine.sow.state.blocks import stored_bytes
-from tickertape.engine.sow.state.records import RecordColumns, RecordRow, RecordRows, RecordTable, SlotRange
+from tickertape.engine.sow.state.records import RecordColumns, RecordRow, RecordRows, RecordTable
 
 SET: Final = 0
 """Kind of a change: the slot has a new record."""
@@ -36,6 +36,16 @@ class StateChange(NamedTuple):
     """Which slots had a record before."""
     old: RecordRows
     """Records before. Rows of other slots have the empty view."""
+
+
+class EarlierRows(NamedTuple):
+    """Rows before a piece of kept changes: those before the first change of each slot."""
+
+    slots: Int64s
+    """Ascending and distinct."""
+    live: Bools
+    """Which slots had a record."""
+    rows: RecordRows
 
 
 class ChangeEffects(NamedTuple):
@@ -115,11 +125,21 @@ class ChangeLog:
         """End a scan, or do nothing if it has ended. `forget` forgets its changes."""
         self._scans.pop(scan, None)
 
-    def undo(self, scan: int, piece: SlotRange) -> None:
-        """Change a copy of slots, made in this step, to the records at the position of the scan."""
-        first = self._scans[scan].first - self._forgotten
-        for kept in reversed(self._pieces[first:]):
-            kept.undo(piece)
+    def is_open(self, scan: int) -> bool:
+        """Return whether a scan has not ended."""
+        return scan in self._scans
+
+    def needed_by(self, scan: int) -> range:
+        """Return the numbers of the pieces of changes that are kept now and that an open scan needs.
+
+        A copy of slots, with these pieces undone from the last to the first, has the records at the position
+        of the scan. Changes after the copy may be undone too.
+        """
+        return range(self._scans[scan].first, self._forgotten + len(self._pieces))
+
+    def earlier(self, number: int) -> EarlierRows:
+        """Return the rows before one piece of changes (`needed_by`)."""
+        return self._pieces[number - self._forgotten].earlier()
 
     # -- changes ----------------------------------------------------------------------------------------
 
@@ -254,15 +274,10 @@ class _KeptChanges:
         self._kinds.resize(rows)
         self._live.resize(rows)
 
-    def undo(self, target: SlotRange) -> None:
-        """Replace rows of a copy by the rows before these changes."""
-        at = self._slots[: self.count] - target.low
-        # The latest change first, because the last assignment to a row remains.
-        hits = ((at >= 0) & (at < len(target.live))).nonzero()[0][::-1]
-        if len(hits):
-            at = at[hits]
-            target.live[at] = self._live[hits]
-            target.rows.assign(at, self.rows.get(hits))
+    def earlier(self) -> EarlierRows:
+        """Return the rows before the first change of each slot."""
+        slots, first = np.unique(self._slots[: self.count], return_index=True)
+        return EarlierRows(slots, self._live[first], self.rows.get(first))
 
     def removed_slots(self) -> Int64s:
         """Return the slots whose records were removed."""

@@ -86,8 +86,6 @@ class StateFold:
         """Records that were deleted since the start (`count_anew`)."""
         self.expired = 0
         """Records that expired since then."""
-        self.ended_scans: list[int] = []
-        """Scans that were ended, because kept changes exceeded their memory."""
 
     @property
     def record_bytes(self) -> int:
@@ -304,8 +302,6 @@ class StateFold:
     def _applied(self, effects: ChangeEffects) -> None:
         if len(effects.released):
             self.keys.release(effects.released)
-        if effects.ended:
-            self.ended_scans.extend(effects.ended)
 
 
 def _repeated(row: DeleteRow, count: int) -> RowColumns:

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.sow_queries import QueryWorld, encode_key, sorted_by, stepped
+from tests.helpers.sow_queries import QueryWorld, count_sorted_rows, encode_key, sorted_by, stepped
 from tickertape.base.errors import QueryTooSlow
 from tickertape.engine.limits import (
-    query_keys_direct_max,
     query_piece_rows_max,
     query_run_keys_max,
     query_run_rows_max,
+    query_step_keys_max,
     query_step_slots_max,
 )
-from tickertape.engine.sow.query import query as query_module
-from tickertape.engine.sow.query.query import QueryTerms, StateQuery
+from tickertape.engine.sow.query import record_copy
+from tickertape.engine.sow.query.query import QuerySource, StateQuery
 from tickertape.engine.sow.state.change import ChangeLog
 from tickertape.engine.sow.state.records import RecordRows
 
@@ -57,7 +57,7 @@ def test_query_of_an_empty_state_is_empty() -> None:
 def test_result_is_the_state_at_the_position_while_the_fold_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(query_module, "query_step_slots_max", 500)
+    monkeypatch.setattr(record_copy, "query_step_slots_max", 500)
     world, bodies = filled(3_000)
     before = world.query().bodies
     query = world.start(world.terms("/v >= 0"))
@@ -87,7 +87,7 @@ def test_result_without_order_has_the_order_of_positions() -> None:
 
 def test_query_ends_when_necessary_changes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     world, _ = filled(100)
-    monkeypatch.setattr(query_module, "query_step_slots_max", 10)
+    monkeypatch.setattr(record_copy, "query_step_slots_max", 10)
     world.fold.changes = ChangeLog(world.fold.records, bytes_max=1)
     query = world.start(world.terms())
     query.step()
@@ -100,7 +100,7 @@ def test_query_ends_when_necessary_changes_are_forgotten(monkeypatch: pytest.Mon
 # -- keys ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [0, query_keys_direct_max])
+@pytest.mark.parametrize("more", [0, 3 * query_step_keys_max])
 def test_keys_select_records(more: int) -> None:
     world, _ = filled(300)
     wanted = [encode_key(one) for one in (*range(5, 400, 7), 5, *range(1_000, 1_000 + more))]
@@ -211,8 +211,9 @@ def test_no_step_grows_with_a_million_records(
         return copy_range(low, high)
 
     monkeypatch.setattr(world.fold.records, "copy_range", counted)
+    sorted_rows = count_sorted_rows(monkeypatch)
     counting = Counting()
-    query = StateQuery(world.fold, count, QueryTerms(order=counting if ordered else None, top_n=top_n))
+    query = StateQuery([QuerySource(world.fold, order=counting if ordered else None)], count, top_n)
     steps = sum(1 for _ in stepped(query))
     assert max(copied) <= query_step_slots_max
     assert counting.most <= query_piece_rows_max
@@ -224,7 +225,7 @@ def test_no_step_grows_with_a_million_records(
         assert (np.diff(rows) > 0).all()
         last, returned = int(rows[-1]), returned + len(rows)
     assert (returned, query.matches) == (count if top_n is None else top_n, count)
-    assert query.sorted_rows_most <= (query_run_keys_max if ordered else query_run_rows_max)
+    assert 0 < max(sorted_rows) <= (query_run_keys_max if ordered else query_run_rows_max)
     assert steps >= count // (query_piece_rows_max if ordered else query_step_slots_max)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.helpers.record_rows import int64s, record_rows
+from tests.helpers.record_rows import int64s, record_rows, undo
 from tickertape.engine.limits import sow_changes_piece_rows
 from tickertape.engine.sow.state.blocks import BodyBlocks
 from tickertape.engine.sow.state.change import DELETED, EXPIRED, ChangeEffects, ChangeLog
@@ -46,7 +46,7 @@ class Log:
         """Return the bodies of a range of slots, now or at the position of a scan."""
         piece = self.table.copy_range(low, high)
         if scan is not None:
-            self.changes.undo(scan, piece)
+            undo(self.changes, scan, piece)
         slots = (piece.live.nonzero()[0] + low).tolist()
         return dict(zip(slots, self.blocks.take(piece.rows.views[piece.live]), strict=True))
 
@@ -122,7 +122,7 @@ def test_undo_restores_all_columns(expires: bool) -> None:
     row = RecordRow(log.blocks.append_one(body(5)), 99, 99, 1, 99, 99)
     log.changes.put_one(6, 7, 0, row)
     piece = log.table.copy_range(0, 2)
-    log.changes.undo(scan, piece)
+    undo(log.changes, scan, piece)
     for column, old in zip(piece.rows, before.rows, strict=True):
         assert (column is None) == (old is None)
         if column is not None and old is not None:
