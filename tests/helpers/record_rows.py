@@ -57,3 +57,10 @@ def undo(changes: ChangeLog, scan: int, piece: SlotRange) -> None:
         hits = ((at >= 0) & (at < len(piece.live))).nonzero()[0]
         piece.live[at[hits]] = earlier.live[hits]
         piece.rows.assign(at[hits], earlier.rows.select(hits))
+
+
+def open_scans(changes: ChangeLog) -> list[int]:
+    """Return the scans that are open."""
+    latest = changes.open_scan(changes.end)
+    changes.close_scan(latest)
+    return [scan for scan in range(latest) if changes.is_open(scan)]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.helpers.record_rows import open_scans
 from tests.helpers.sow_model import Published
 from tests.helpers.sow_model import query as model_query
 from tests.helpers.sow_queries import QueryWorld, encode_key, sorted_by
@@ -181,7 +182,7 @@ class QueryMachine(RuleBasedStateMachine):
         if not hasattr(self, "running"):
             return
         if not self.running:
-            assert not self.world.fold.changes.has_scans
+            assert not open_scans(self.world.fold.changes)
             assert self.world.fold.records.blocks.held_bytes == 0
 
 

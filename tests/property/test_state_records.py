@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.helpers.record_rows import appended, int64s, undo
+from tests.helpers.record_rows import appended, int64s, open_scans, undo
 from tickertape.batch.format import Int64s
 from tickertape.engine.sow.state.blocks import BlockPin, BodyBlocks, Views, stored_bytes
 from tickertape.engine.sow.state.change import DELETED, EXPIRED, ChangeEffects, ChangeLog
@@ -247,7 +247,7 @@ class RecordMachine(RuleBasedStateMachine):
             assert pin.take(views) == bodies
         if not self.results and not self.scans:
             assert self.blocks.held_bytes == 0
-        if not self.changes.has_scans and not self.changes.has_forgettable:
+        if not open_scans(self.changes) and not self.changes.has_forgettable:
             assert self.changes.nbytes == self.changes.body_bytes == 0
 
     def teardown(self) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from tests.helpers.record_rows import open_scans
 from tests.helpers.sow_engine import publish
 from tests.helpers.sow_peer import QueryWorld, SowPeer
 from tests.simulation.engine_peer import Heard
@@ -20,6 +21,7 @@ from tests.simulation.journal_world import read_log
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.query import query as query_module
+from tickertape.engine.sow.query import record_copy
 from tickertape.engine.sow.query import result as result_module
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind, decode
 from tickertape.journal.retention import RetentionPolicy
@@ -286,7 +288,8 @@ def _apply(state: dict[tuple[str, int], Heard], row: Row) -> None:
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let copies, pieces and frames of results be small, so that the fold continues between them."""
-    monkeypatch.setattr(query_module, "query_step_slots_max", 7)
+    monkeypatch.setattr(record_copy, "query_step_slots_max", 7)
+    monkeypatch.setattr(record_copy, "query_step_keys_max", 3)
     monkeypatch.setattr(query_module, "query_piece_rows_max", 5)
     monkeypatch.setattr(result_module, "result_frame_bytes_max", 900)
 
@@ -307,7 +310,7 @@ def test_results_and_later_messages_are_the_log_in_any_schedule() -> None:
         world.check()
         counts["removed"] += world.broker.retention.removed_segments
         assert len(world.broker.services.records) == 0
-        assert not any(topic.fold.changes.has_scans for topic in world.broker.states.topics)
+        assert not any(open_scans(topic.fold.changes) for topic in world.broker.states.topics)
     assert counts["hand-overs"] >= HAND_OVERS
     assert counts["with messages after the result"] > HAND_OVERS // 2
     assert counts["several frames"] > HAND_OVERS // 2

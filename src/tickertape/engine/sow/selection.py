@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from tickertape.batch.format import I8, Int64s
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
 from tickertape.engine.sow.query.query import Passing, QuerySource, StateQuery
 from tickertape.engine.sow.query.record_copy import WantedKeys
-from tickertape.engine.sow.query.record_filter import RecordFilter
+from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFilter
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.query.result import ResultFrames
-from tickertape.engine.sow.state.records import RecordRows
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.wire.commands import GroupBegin
 
@@ -68,7 +64,7 @@ class QueryGroup:
         if self.topics.explicit and not self.topics.over_pattern:
             wanted = wanted or keys.explicit
         elif keys.names:
-            passing = _RecordKeyFilter(self.topics, keys.names, self.filter)
+            passing = RecordKeyFilter(self.topics, keys.names, self.filter)
             with_keys = True
         if self.filter is not None:
             with_keys = with_keys or self.filter.needs_keys
@@ -125,25 +121,4 @@ class QuerySelection(NamedTuple):
                 ),
             )
             for part in parts
-        ]
-
-
-class _RecordKeyFilter:
-    """Filter by the keys of records as clients see them."""
-
-    def __init__(self, topics: RecordTopics, wanted: frozenset[str], further: RecordFilter | None) -> None:
-        self._topics = topics
-        self._wanted = wanted
-        self._further = further
-
-    def passing(self, rows: RecordRows, bodies: Sequence[bytes], keys: Sequence[bytes], /) -> Int64s:
-        """Return the indices of the records that pass, ascending."""
-        wanted = self._wanted
-        names = self._topics.record_keys(keys)
-        mine = [at for at, name in enumerate(names) if name in wanted]
-        at = np.array(mine, I8)
-        if self._further is None or not mine:
-            return at
-        return at[
-            self._further.passing(rows.select(at), [bodies[one] for one in mine], [keys[one] for one in mine])
         ]

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.helpers.record_rows import open_scans
 from tests.helpers.sow_engine import publish
 from tests.helpers.sow_peer import QueryWorld, Result, SowPeer
 from tests.simulation.engine_peer import Peer
@@ -423,7 +424,7 @@ def _check_nothing_left(world: QueryWorld, publisher: Peer, log_feed: LogFeed) -
         publish(publisher, [("orders", body(key % 100, "x" * 8_000)) for key in range(first, first + 10)])
         world.settle()
     fold = world.state("orders").fold
-    assert not fold.changes.has_scans
+    assert not open_scans(fold.changes)
     assert fold.records.blocks.held_bytes == 0
     assert log_feed.phase is Phase.ENDED
     pin = world.broker.services.log.oldest_needed()

@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ from tickertape.engine.sow.query.record_copy import (
     SourceNumbers,
     WantedKeys,
     keys_bytes,
+    row_bytes,
 )
 from tickertape.engine.sow.query.runs import KeyRuns, PositionRuns
 from tickertape.engine.sow.state.blocks import BlockPin, Views, lengths_in
@@ -275,24 +277,30 @@ class _ResultRows:
 
     def __init__(self) -> None:
         self.count = 0
-        self._columns = RecordColumns(_FIRST_ROWS, expires=False)
-        self._rows = _FIRST_ROWS
+        self._rows = 0
         self._keys: list[bytes] = []
         self._keys_bytes = 0
         self._sources: SourceNumbers | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.count * self._columns.row_bytes + self._keys_bytes
+        return self.count * row_bytes + self._keys_bytes
+
+    @cached_property
+    def _columns(self) -> RecordColumns:
+        """Columns, made when they are first used: a query may have a thousand sources."""
+        self._rows = _FIRST_ROWS
+        return RecordColumns(_FIRST_ROWS, expires=False)
 
     def add(self, piece: FoundRecords) -> int:
         """Add records, and return the number of the first one."""
+        columns = self._columns
         first, end = self.count, self.count + len(piece.rows.positions)
         if end > self._rows:
             steps = -(-end // sow_growth_rows) * sow_growth_rows
             self._rows = min(steps, max(end, 2 * self._rows))
-            self._columns.resize(self._rows)
-        self._columns.set(slice(first, end), piece.rows)
+            columns.resize(self._rows)
+        columns.set(slice(first, end), piece.rows)
         self._keys += piece.keys
         self._keys_bytes += keys_bytes(piece.keys)
         if piece.sources is not None:

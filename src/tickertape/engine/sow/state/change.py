@@ -89,11 +89,6 @@ class ChangeLog:
         return self._end
 
     @property
-    def has_scans(self) -> bool:
-        """Return whether a scan is open."""
-        return bool(self._scans)
-
-    @property
     def nbytes(self) -> int:
         """Return the memory of kept changes: rows, and bodies that only they name."""
         return self._bytes

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.record_rows import open_scans
 from tests.helpers.sow_queries import QueryWorld, count_sorted_rows, encode_key, sorted_by, stepped
 from tickertape.base.errors import QueryTooSlow
 from tickertape.engine.limits import (
@@ -270,7 +271,7 @@ def test_query_can_be_closed_at_any_time() -> None:
         query.step()
         assert query.over
         assert len(query.take(10).rows.positions) == 0
-        assert not world.fold.changes.has_scans
+        assert not open_scans(world.fold.changes)
         world.publish([(one, body(one)) for one in range(3_000)])
         while world.fold.has_care:
             world.fold.care()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.helpers.record_rows import int64s, record_rows, undo
+from tests.helpers.record_rows import int64s, open_scans, record_rows, undo
 from tickertape.engine.limits import sow_changes_piece_rows
 from tickertape.engine.sow.state.blocks import BodyBlocks
 from tickertape.engine.sow.state.change import DELETED, EXPIRED, ChangeEffects, ChangeLog
@@ -72,7 +72,7 @@ def test_replaced_bodies_are_dropped_at_once_without_a_scan() -> None:
     assert log.changes.put_one(9, 10, 3, row).released.tolist() == []
     assert log.state() == numbered(s0=10, s1=11, s3=20)
     assert log.blocks.live_bytes == 60
-    assert (log.changes.nbytes, log.changes.has_scans, log.changes.has_forgettable) == (0, False, False)
+    assert (log.changes.nbytes, open_scans(log.changes), log.changes.has_forgettable) == (0, [], False)
 
 
 # -- undo ---------------------------------------------------------------------------------------------
@@ -246,6 +246,6 @@ def test_oldest_scan_ends_when_kept_changes_exceed_the_limit() -> None:
     assert log.blocks.live_bytes == 12_000
     assert log.put([*range(100)], 3_000).ended == ()
     assert log.put([*range(300)], 4_000).ended == (young,)
-    assert not log.changes.has_scans
+    assert not open_scans(log.changes)
     log.forget_all()
     assert log.blocks.live_bytes == 6_000
