@@ -148,7 +148,7 @@ class SowFeed(Feed):
             return self._send_records(frame)
         self._frames = None
         self._count(-query.nbytes)
-        query.close()
+        self._close(query)
         self._current += 1
         return True
 
@@ -158,7 +158,7 @@ class SowFeed(Feed):
         self._waiting.clear()
         self._frames = None
         for _, query in self._queries:
-            query.close()
+            self._close(query)
         self._count(-self._bytes)
         if self._memory is not None:
             self._memory.end(group.topic.fold.records.blocks for group in self.groups)
@@ -181,6 +181,11 @@ class SowFeed(Feed):
         for group in self.groups[self._announced : end]:
             self._send(group.begin(self.sub_id, self._as_of, self.position))
         self._announced = min(end, len(self.groups))
+
+    def _close(self, query: StateQuery) -> None:
+        lists = query.close()
+        if self._memory is not None:
+            self._memory.discard(lists)
 
     def _step_query(self, query: StateQuery) -> None:
         before = query.nbytes

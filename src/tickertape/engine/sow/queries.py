@@ -37,7 +37,7 @@ class RecordQueries:
         self._ready: list[LogFold] = []
         """Not empty while `folded` may start a query."""
         self._run_queue: FairQueue[SowFeed] = FairQueue()
-        self.pending: Pending = (self._run_queue.keys, self._ready)
+        self.pending: Pending = (self._run_queue.keys, self._ready, self._memory.garbage)
         """Not empty while a query may have work."""
 
     def __len__(self) -> int:
@@ -91,7 +91,9 @@ class RecordQueries:
         self._limit_memory()
 
     def step(self) -> None:
-        """Execute one bounded step of one query."""
+        """Execute one bounded step of one query, and free a part of an ended one."""
+        if self._memory.garbage:
+            self._memory.free()
         if self._ready:
             self.folded()
         if not self._run_queue:

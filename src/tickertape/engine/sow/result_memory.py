@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
+from tickertape.engine.limits import query_run_keys_max
 from tickertape.engine.sow.state.blocks import BodyBlocks
 
 
@@ -12,6 +15,8 @@ class ResultMemory:
 
     def __init__(self) -> None:
         self._row_bytes = 0
+        self.garbage: deque[list[Any]] = deque()
+        """Lists of ended results that `free` frees."""
         self._users: dict[BodyBlocks, int] = {}
         """Number of results of each SOW topic."""
 
@@ -23,6 +28,17 @@ class ResultMemory:
     def count(self, nbytes: int) -> None:
         """Count rows, keys and frames of a result that are more, or with a negative number fewer."""
         self._row_bytes += nbytes
+
+    def discard(self, lists: Iterable[list[Any]]) -> None:
+        """Free lists of an ended result later, in bounded steps."""
+        self.garbage.extend(lists)
+
+    def free(self) -> None:
+        """Free a bounded part of the discarded lists, at least one."""
+        last = self.garbage[-1]
+        del last[-query_run_keys_max:]
+        if not last:
+            self.garbage.pop()
 
     def begin(self, blocks: Iterable[BodyBlocks]) -> None:
         """Count a result of some SOW topics, until `end`."""

@@ -331,6 +331,33 @@ def test_starts_of_many_groups_are_sent_in_several_steps(monkeypatch: pytest.Mon
     assert [group.topic for group in result.groups] == [f"many/{number}" for number in range(7)]
 
 
+def test_keys_of_an_ended_result_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, publisher, peer = _world(LABELLED)
+    publish(
+        publisher, [("labelled", body(key)) for key in range(200)], keys=[f"k{key}" for key in range(200)]
+    )
+    world.settle()
+    peer.query("q", "labelled", credit=1_000)
+    for _ in range(60):
+        world.step()
+    assert 0 < len(peer.results["q"].records) < 200
+    memory = world.broker.services.records._memory
+    assert memory.nbytes > 200 * 44
+    freed: list[int] = []
+    free = memory.free
+
+    def counted() -> None:
+        before = sum(map(len, memory.garbage))
+        free()
+        freed.append(before - sum(map(len, memory.garbage)))
+
+    monkeypatch.setattr(memory, "free", counted)
+    peer.unsubscribe("q")
+    world.settle()
+    assert sum(freed) == 200
+    assert (len(memory.garbage), memory.nbytes) == (0, 0)
+
+
 def test_only_queries_of_a_writable_connection_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     world, _, peer = _world()
     others = [world.reader(f"other{number}") for number in range(5)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -119,14 +119,19 @@ class StateQuery:
         """Memory of the result with sort keys, without blocks of bodies."""
         return self._copied_bytes + self._found.nbytes + self._runs.nbytes
 
-    def close(self) -> None:
-        """End the query and forget its result. Further calls have no effect."""
+    def close(self) -> list[list[Any]]:
+        """End the query and forget its result. Further calls have no effect.
+
+        Returns its lists of keys. The caller frees them in steps, because a list may have millions."""
         self._closed = True
+        lists: list[list[Any]] = [self._found.keys, *self._by_keys.lists]
         for copy in self._copies:
+            lists += [piece.keys for piece in copy.pieces]
             copy.close()
         self._copied_bytes = 0
         self._found = _ResultRows()
         self._by_position, self._by_keys = PositionRuns(), KeyRuns()
+        return [keys for keys in lists if keys]
 
     def step(self) -> None:
         """Execute one bounded step. Raises `QueryTooSlow` if the changes since its position are forgotten."""
@@ -278,7 +283,7 @@ class _ResultRows:
     def __init__(self) -> None:
         self.count = 0
         self._rows = 0
-        self._keys: list[bytes] = []
+        self.keys: list[bytes] = []
         self._keys_bytes = 0
         self._sources: SourceNumbers | None = None
 
@@ -301,7 +306,7 @@ class _ResultRows:
             self._rows = min(steps, max(end, 2 * self._rows))
             columns.resize(self._rows)
         columns.set(slice(first, end), piece.rows)
-        self._keys += piece.keys
+        self.keys += piece.keys
         self._keys_bytes += keys_bytes(piece.keys)
         if piece.sources is not None:
             if self._sources is None:
@@ -313,7 +318,7 @@ class _ResultRows:
         return first
 
     def get(self, numbers: Int64s) -> FoundRecords:
-        keys = self._keys
+        keys = self.keys
         return FoundRecords(
             self._columns.get(numbers),
             [keys[at] for at in numbers.tolist()] if keys else [],

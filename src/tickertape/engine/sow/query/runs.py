@@ -219,6 +219,11 @@ class KeyRuns(_SortedRuns["list[str]", str]):
         self.nbytes = 0
         """Memory of the keys."""
 
+    @property
+    def lists(self) -> list[list[str]]:
+        """All lists of keys, of at most a run or the rows of a merge each."""
+        return [*self._pending, *self._runs, *self._pool]
+
     def candidates(self, keys: list[str]) -> Int64s | None:
         """Return the indices of the rows to add, None for all. `keys` have no numbers."""
         threshold = self._threshold

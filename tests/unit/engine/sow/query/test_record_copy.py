@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from tests.helpers.sow_queries import QueryWorld, encode_key, stepped
-from tickertape.engine.limits import query_step_keys_max, result_frame_bytes_max
+from tickertape.engine.limits import query_run_keys_max, query_step_keys_max, result_frame_bytes_max
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.query import query as query_module
 from tickertape.engine.sow.query import record_copy, result
 from tickertape.engine.sow.query.query import StateQuery
 from tickertape.engine.sow.query.record_copy import RecordCopy, WantedKeys
+from tickertape.engine.sow.result_memory import ResultMemory
 from tickertape.engine.sow.state.keys import ExplicitKeys
 
 
@@ -156,6 +157,26 @@ def test_memory_of_keys_is_counted_once_for_each_record(monkeypatch: pytest.Monk
     assert sums[0] <= 3 * count
     query.close()
     assert query.nbytes < 20_000
+
+
+@pytest.mark.parametrize("steps", [8, 25, 10_000])
+def test_lists_of_an_ended_query_are_freed_in_bounded_steps(steps: int) -> None:
+    count = 3 * query_run_keys_max
+    world = world_of(count)
+    source = world.terms(order_by="/id").source._replace(with_keys=True)
+    query = StateQuery([source], world.position)
+    for _ in range(steps):
+        query.step()
+    memory = ResultMemory()
+    memory.discard(query.close())
+    left = sum(map(len, memory.garbage))
+    assert left >= (count if steps > 20 else 1)
+    assert query.close() == []
+    while memory.garbage:
+        memory.free()
+        before, left = left, sum(map(len, memory.garbage))
+        assert 0 < before - left <= query_run_keys_max
+    assert left == 0
 
 
 def test_size_of_each_record_of_a_frame_is_read_at_most_twice(monkeypatch: pytest.MonkeyPatch) -> None:
