@@ -53,9 +53,9 @@ SOW_ADMIN_MUTATIONS: Final = (
     ),
     Mutation(
         "results of ended queries seem to use memory",
-        "engine/sow/queries.py",
-        "            self.results_bytes = 0\n",
-        "            pass\n",
+        "engine/sow/result_memory.py",
+        "        self._row_bytes += nbytes\n",
+        "        self._row_bytes += max(nbytes, 0)\n",
         (_STATISTICS,),
         promise="R9",
         tier="unit",

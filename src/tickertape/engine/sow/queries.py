@@ -25,7 +25,7 @@ class RecordQueries:
         self._log = log
         self._clock = clock
         self.results_bytes_max = sow_results_bytes_max
-        """Memory of all results."""
+        """Limit of `results_bytes`."""
         self._memory = ResultMemory()
         self.ended: list[SowFeed] = []
         """Queries that ended by themselves, until `take_ended`."""
@@ -47,6 +47,11 @@ class RecordQueries:
     def oldest_requested_at(self) -> float | None:
         """Time (monotonic) of the request of the oldest query, or None without queries."""
         return next((feed.requested_at for feed in self._feeds), None)
+
+    @property
+    def results_bytes(self) -> int:
+        """Memory of all results."""
+        return self._memory.nbytes
 
     # -- inputs -----------------------------------------------------------------------------------------
 
@@ -161,7 +166,6 @@ class RecordQueries:
     def _limit_memory(self) -> None:
         """End the oldest queries until the results of the others fit the memory."""
         while self._feeds:
-            self.results_bytes = self._result_bytes()
             if self.results_bytes <= self.results_bytes_max:
                 return
             oldest = next((feed for feed in self._feeds if feed not in self._early), None)
@@ -169,6 +173,3 @@ class RecordQueries:
                 return
             text = "Cannot finish the query: the results of all queries need too much memory"
             self._fail(oldest, QueryTooSlow(f"{text}. Read results faster, or select fewer records."))
-
-    def _result_bytes(self) -> int:
-        return self._memory.nbytes

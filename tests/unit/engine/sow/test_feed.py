@@ -83,7 +83,7 @@ def test_result_has_the_records_in_the_order_of_positions() -> None:
     assert result.ended.code == ""
     assert world.broker.subscriptions.of(peer.conn) == {}
     assert len(world.broker.services.records) == 0
-    assert world.broker.services.records._result_bytes() == 0
+    assert world.broker.services.records.results_bytes == 0
 
 
 def test_result_of_a_topic_without_messages_is_empty() -> None:
@@ -446,7 +446,7 @@ def test_lost_connection_during_the_result_ends_both_feeds() -> None:
 
 def _check_nothing_left(world: QueryWorld, publisher: Peer, log_feed: LogFeed) -> None:
     assert len(world.broker.services.records) == 0
-    assert world.broker.services.records._result_bytes() == 0
+    assert world.broker.services.records.results_bytes == 0
     for first in range(0, 400, 10):  # more than one block
         publish(publisher, [("orders", body(key % 100, "x" * 8_000)) for key in range(first, first + 10)])
         world.settle()
@@ -523,7 +523,7 @@ def test_oldest_query_ends_when_results_need_too_much_memory() -> None:
     some = len(slow.results["q"].records)
     assert some
     services = world.broker.services
-    services.records.results_bytes_max = services.records._result_bytes() + 1_000
+    services.records.results_bytes_max = services.records.results_bytes + 1_000
     log_feed = world.log_feeds(slow.conn)["q"]
     other = world.reader("other")
     other.query("q", "orders", credit=1 << 20)
