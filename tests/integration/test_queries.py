@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import tickertape as tt
-from tickertape.batch import MessageBatch
 from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.testing.fault_proxy import FaultProxy
 
@@ -66,6 +65,7 @@ def numbers(messages: Any) -> list[int]:
 # -- results --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour(49)
 def test_query_returns_the_last_message_of_each_key(client: tt.Client) -> None:
     fill(client, "last", 50)
     fill(client, "last", 10, "new")
@@ -80,6 +80,7 @@ def test_query_returns_the_last_message_of_each_key(client: tt.Client) -> None:
     assert result.topic_matches >= 50
 
 
+@pytest.mark.behaviour(54)
 def test_order_part_and_keys_select_records(client: tt.Client) -> None:
     fill(client, "part", 20)
     part = client.sow("positions", of("part"), order_by="/n DESC", top_n=3, skip_n=2)
@@ -126,6 +127,7 @@ def test_explicit_keys_and_patterns(client: tt.Client) -> None:
     assert [record.sow_key for record in both] == ["a", "b", eu.sow_key, us.sow_key]
 
 
+@pytest.mark.behaviour(54)
 def test_select_without_key_fields_gives_no_key(client: tt.Client) -> None:
     fill(client, "select", 1)
     (record,) = client.sow("positions", of("select"), options="select=[-/,+/n]")
@@ -180,6 +182,7 @@ def test_invalid_query_raises_at_the_call(
     assert list(client.sow("positions", "/id = 'nothing'")) == [], "the client is still usable"
 
 
+@pytest.mark.behaviour(50)
 def test_closed_result_and_unsubscribed_query_end(client: tt.Client) -> None:
     fill(client, "closed", 500)
     with client.sow("positions", of("closed"), batch_size=1, depth=1000) as result:
@@ -191,14 +194,17 @@ def test_closed_result_and_unsubscribed_query_end(client: tt.Client) -> None:
     assert (result.end_reason, result.matches) == ("unsubscribed", None)
 
 
+@pytest.mark.behaviour(49)
 def test_slow_reader_gets_the_same_result_in_bounded_memory(client: tt.Client) -> None:
     fill(client, "slow", 3000)
     result = client.sow("positions", of("slow"), order_by="/n", batch_size=1, depth=2000)
     fill(client, "slow", 3000, "later")
     buffer = result._buffer
-    got, most = [], 0
+    got: list[Any] = []
+    most = 0
     for record in result:
-        most = max(most, sum(batch.cost for batch in buffer._batches if isinstance(batch, MessageBatch)))
+        waiting = [batch for batch in buffer._batches if isinstance(batch, tt.MessageBatch)]
+        most = max(most, sum([batch.cost for batch in waiting]))
         got.append(record.json())
     assert [record["n"] for record in got] == list(range(3000))
     assert {record["v"] for record in got} == {0}, "changes after the position are not in the result"
@@ -219,6 +225,7 @@ def test_timeout_bounds_the_wait_for_records(server: RunningServer, client: tt.C
 # -- records, then messages -----------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour(51)
 def test_messages_follow_the_records_without_gap_or_duplicate(
     client: tt.Client, server: RunningServer
 ) -> None:
@@ -321,6 +328,7 @@ def test_asyncio_client_queries_and_follows(server: RunningServer, client: tt.Cl
 # -- lost connections -----------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour(50)
 @pytest.mark.parametrize("make", [tt.Client, lambda name, uri: tt.HAClient(name, servers=[uri])])
 def test_result_of_a_lost_connection_raises(
     server: RunningServer, client: tt.Client, make: Callable[[str, str], tt.Client]
@@ -359,6 +367,7 @@ class Recorder:
         return found
 
 
+@pytest.mark.behaviour(52)
 def test_ha_client_continues_after_kills_of_the_server(tmp_path: Path) -> None:
     with (
         running_server(tmp_path / "data", CONFIG) as server,
@@ -383,6 +392,7 @@ def test_ha_client_continues_after_kills_of_the_server(tmp_path: Path) -> None:
         assert stream.restarts == 0
 
 
+@pytest.mark.behaviour(52)
 def test_ha_client_repeats_the_query_at_a_server_with_another_log(tmp_path: Path) -> None:
     with (
         running_server(tmp_path / "a", CONFIG) as first,
@@ -405,6 +415,7 @@ def test_ha_client_repeats_the_query_at_a_server_with_another_log(tmp_path: Path
         assert stream.restarts == 1
 
 
+@pytest.mark.behaviour(52)
 def test_ha_client_repeats_the_query_after_retention_removed_the_place(tmp_path: Path) -> None:
     config = CONFIG + '[journal]\nsegment_size = "1MB"\nretain_size = "3MB"\nsync = "never"\n'
     body = "x" * 20_000

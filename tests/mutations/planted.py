@@ -14,6 +14,7 @@ from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
+from tests.mutations.planted_queries import QUERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
 from tests.mutations.planted_sow_admin import SOW_ADMIN_MUTATIONS
@@ -402,6 +403,7 @@ MUTATIONS: Final = (
     *SOW_WIRE_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
+    *QUERY_MUTATIONS,
     *QUEUE_MUTATIONS,
     *STATE_FILE_MUTATIONS,
     *SOW_CHECKPOINT_MUTATIONS,

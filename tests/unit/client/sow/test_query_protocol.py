@@ -133,6 +133,7 @@ def test_pattern_without_a_match_has_an_empty_result() -> None:
     assert [end.reason for end in scene.took(End)] == ["complete"]
 
 
+@pytest.mark.behaviour(51)
 def test_groups_are_messages_for_handlers_and_on_request() -> None:
     for more in ({"handled": True}, {"groups": True}):
         scene = QueryScene()
@@ -205,6 +206,7 @@ def test_lost_connection_within_the_result_is_an_error(received: int) -> None:
         assert isinstance(scene.outcome("call-q"), Disconnected)
 
 
+@pytest.mark.behaviour(50)
 def test_result_with_missing_records_ends_connection() -> None:
     scene = QueryScene()
     scene.query(follow=False)
@@ -312,6 +314,7 @@ def test_messages_follow_the_result_with_the_keys_of_records() -> None:
     assert scene.took(Started) == [(Named("q"), "3|7|", True)]
 
 
+@pytest.mark.behaviour(53)
 def test_bookmark_store_records_the_messages_and_forgets_earlier_ones() -> None:
     store = MemoryBookmarkStore()
     scene = QueryScene(store)
