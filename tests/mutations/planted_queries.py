@@ -98,8 +98,8 @@ QUERY_MUTATIONS: Final = (
     Mutation(
         "a bounded query with a handler waits for its result on the next connection",
         "client/subscriptions/subscription.py",
-        "(self.result is None or not self.request.limited)",
-        "True",
+        "        return self.result is None or not self.request.limited\n",
+        "        return True\n",
         (_PROTOCOL,),
         promise="behaviour 50",
         tier="unit",

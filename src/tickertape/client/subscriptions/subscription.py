@@ -224,9 +224,12 @@ class Subscription:
     def outlives(self) -> bool:
         """Whether it continues on the next connection, if the client keeps subscriptions.
 
-        A result is never continued on another connection: its end would be missing.
+        A result is never continued on another connection: its end would be missing. A query whose caller
+        waits for the position ends with the connection, as every call does.
         """
-        return self.request.handled and self.accepted and (self.result is None or not self.request.limited)
+        if not (self.request.handled and self.accepted) or self.opening is not None:
+            return False
+        return self.result is None or not self.request.limited
 
     @property
     def marks_groups(self) -> bool:

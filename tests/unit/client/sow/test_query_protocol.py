@@ -364,12 +364,21 @@ def test_stream_continues_after_a_complete_result_by_bookmark() -> None:
     assert not scene.took(End)
 
 
+def test_call_without_a_position_fails_with_the_connection() -> None:
+    scene = QueryScene()
+    scene.query(handled=True)
+    assert scene.again() == []
+    assert isinstance(scene.outcome("call-q"), Disconnected)
+    assert [end.reason for end in scene.took(End)] == ["disconnected"]
+
+
 @pytest.mark.parametrize("part", ["nothing", "begin", "records"])
 def test_incomplete_result_is_repeated_as_a_whole(part: str) -> None:
     scene = QueryScene()
     first = scene.query(handled=True, order_by="/id", top_n=3)
-    if part != "nothing":
-        scene.begin()
+    scene.begin()
+    if part == "nothing":
+        assert kinds(scene.again()) == ["Sow"]
     if part == "records":
         scene.records(1)
     (again,) = scene.again()
