@@ -76,7 +76,11 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
+                try:
+                    server = socket.create_connection(self._target)
+                except OSError:  # the server is not running
+                    client.close()
+                    continue
                 self._sockets += [client, server]
                 self._pump(client, server, self._asks(Connection("server")), self._always)
                 self._pump(server, client, self._server_commands(Connection("client")), self._open)

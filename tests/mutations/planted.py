@@ -19,6 +19,7 @@ from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
 from tests.mutations.planted_sow_admin import SOW_ADMIN_MUTATIONS
 from tests.mutations.planted_sow_checkpoints import SOW_CHECKPOINT_MUTATIONS
+from tests.mutations.planted_sow_client import SOW_CLIENT_MUTATIONS
 from tests.mutations.planted_sow_config import SOW_CONFIG_MUTATIONS
 from tests.mutations.planted_sow_feed import SOW_FEED_MUTATIONS
 from tests.mutations.planted_sow_fold import SOW_FOLD_MUTATIONS
@@ -412,6 +413,7 @@ MUTATIONS: Final = (
     *SOW_INTAKE_MUTATIONS,
     *SOW_KEY_MUTATIONS,
     *SOW_ADMIN_MUTATIONS,
+    *SOW_CLIENT_MUTATIONS,
     *SOW_CONFIG_MUTATIONS,
     *RECORD_MUTATIONS,
     *ARCHIVE_MUTATIONS,

@@ -276,6 +276,7 @@ class AsyncClient(
         Example:
             >>> await client.publish("positions", {"id": 1, "qty": 5, "price": 12.5})
             >>> await client.delta_publish("positions", {"id": 1, "qty": 6})
+            >>> await client.publish_flush()
             >>> [record.json() async for record in await client.sow("positions")][0]
             {'id': 1, 'qty': 6, 'price': 12.5}
         """

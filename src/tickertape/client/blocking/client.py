@@ -339,6 +339,7 @@ class Client(
         Example:
             >>> client.publish("positions", {"id": 1, "qty": 5, "price": 12.5})
             >>> client.delta_publish("positions", {"id": 1, "qty": 6})
+            >>> client.publish_flush()
             >>> [record.json() for record in client.sow("positions")][0]
             {'id': 1, 'qty': 6, 'price': 12.5}
         """

@@ -18,6 +18,7 @@ class DeleteResult(NamedTuple):
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
+        >>> client.publish_flush()
         >>> client.sow_delete("positions", filter="/qty > 6")
         DeleteResult(records=1, matches=1, topic_matches=2)
     """

@@ -1,0 +1,70 @@
+"""Planted defects of deletes and deltas in clients, with the tests that must detect them.
+
+Must never hold one without an effect that an application could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_DELETES = "unit/client/publishing/test_deletes.py"
+_KILLS = "faults/test_sow_delete_sigkill.py"
+
+SOW_CLIENT_MUTATIONS: Final = (
+    Mutation(
+        "deletes of records count as messages of a transient topic",
+        "client/publishing/server_topics.py",
+        "or topic in (QUEUE_TOPIC, SOW_TOPIC)\n",
+        "or topic == QUEUE_TOPIC\n",
+        (_DELETES,),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
+        "a persisted delete without an answer is not resent",
+        "client/publishing/server_topics.py",
+        "            refused = SOW_TOPIC in batch.topics or not ",
+        "            refused = not ",
+        (_DELETES,),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
+        "a delete is resolved again when it is resent",
+        "engine/commands/publish.py",
+        "        return self._writer.known(session.publisher, batch) if command.sequenced else 0\n",
+        "        return 0\n",
+        (_KILLS,),
+        promise="R9",
+        tier="faults",
+    ),
+    Mutation(
+        "a delete is repeated although no match is left",
+        "client/blocking/driver.py",
+        "            result, more = with_answer(result, answer), answer.more\n",
+        "            result, more = with_answer(result, answer), answer.deleted > 0\n",
+        (_KILLS,),
+        promise="R9",
+        tier="faults",
+    ),
+    Mutation(
+        "a publish store on disk keeps a delta as a whole message",
+        "client/publishing/publisher.py",
+        "            if delta:  # ",
+        "            if delta and not appending:  # ",
+        (_DELETES,),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
+        "a delta is resent from memory as a whole message",
+        "client/publishing/send_buffer.py",
+        "                flags=FLAG_DELTA * delta,\n",
+        "                flags=FLAG_DELTA * (delta and not self.sequenced),\n",
+        (_DELETES,),
+        promise="R9",
+        tier="unit",
+    ),
+)
