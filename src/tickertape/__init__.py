@@ -118,6 +118,7 @@ if TYPE_CHECKING:
         MemoryBookmarkStore,
         RecoveryPointAdapter,
         RingBookmarkStore,
+        SowRecoveryPointAdapter,
     )
     from tickertape.client.common.connection_state import ConnectionState
     from tickertape.client.common.handlers import Handler
@@ -242,6 +243,7 @@ __all__ = [
     "SlowClient",
     "SowFull",
     "SowIncomplete",
+    "SowRecoveryPointAdapter",
     "SowResult",
     "SpillFailed",
     "StagingFailed",
@@ -291,6 +293,7 @@ _HOMES: Final = {
         "MemoryBookmarkStore",
         "RecoveryPointAdapter",
         "RingBookmarkStore",
+        "SowRecoveryPointAdapter",
     ),
     "tickertape.client.ha.server_chooser": ("ConnectionInfo", "DefaultServerChooser", "ServerChooser"),
     "tickertape.client.api.command": ("Command",),

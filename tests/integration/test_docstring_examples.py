@@ -106,6 +106,7 @@ def server() -> Iterator[RunningServer]:
         for number, one in enumerate(DOCUMENTED)
         if any(SOW in part.source for part in one.parts)
     ]
+    states.append('[[sow]]\nname = "tickertape/bookmark_store"\nkey = ["/clientName", "/subId"]\n')
     with running_server(config="\n".join(queues + states)) as running:
         yield running
 

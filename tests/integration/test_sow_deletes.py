@@ -190,3 +190,62 @@ def test_commands_delete_and_publish_deltas(front: Front, server: RunningServer,
         client.execute(tt.Command("delta_publish", "positions"))
     with pytest.raises(tt.BadOption, match="does not use"):
         client.execute(tt.Command("delta_publish", "positions", data=b"{}", filter="TRUE"))
+
+
+# -- queues over a SOW topic --------------------------------------------------------------------------
+
+
+def taken(client: tt.Client, queue: str, count: int) -> list[Any]:
+    """Consume and acknowledge messages of a queue."""
+    with client.subscribe(queue, max_backlog=10) as stream:
+        found = []
+        for _ in range(count):
+            message = stream.get(timeout=20)
+            found.append(message.json())
+            message.ack()
+    client.publish_flush()
+    return found
+
+
+def depth(server: RunningServer, queue: str) -> int:
+    with tt.Client("browser", server.uri) as browser, browser.subscribe(queue, browse=True) as stream:
+        return len([*stream])
+
+
+@pytest.mark.behaviour(45)
+def test_queue_over_a_sow_topic_delivers_each_publish_once_and_no_delete(
+    front: Front, server: RunningServer, tmp_path: Path
+) -> None:
+    client = connected(front, server, "memory", tmp_path)
+    bodies = [{"id": 1, "a": 1}, {"id": 2}, {"id": 1, "a": 2}]
+    for body in bodies:
+        client.publish("positions", body)
+    client.delta_publish("positions", {"id": 1, "b": 3})
+    assert client.sow_delete("positions", filter="/id = 2").records == 1
+    client.publish("work", {"id": 4})
+    client.publish_flush()
+    expected = [*bodies, {"id": 1, "a": 2, "b": 3}, {"id": 4}]
+    with tt.Client("worker", server.uri) as worker:
+        assert taken(worker, "work", 5) == expected
+    assert depth(server, "work") == 0
+    assert ids(server) == [1, 4]
+
+
+def test_sow_delete_settles_queue_messages_or_deletes_records_by_the_topic(
+    front: Front, server: RunningServer, tmp_path: Path
+) -> None:
+    client = connected(front, server, "memory", tmp_path)
+    client.publish_batch("positions", [{"id": number} for number in range(6)])
+    client.publish_flush()
+    assert client.sow_delete("work", filter="/id < 2") is None
+    client.publish_flush()
+    assert depth(server, "work") == 4
+    assert ids(server) == [0, 1, 2, 3, 4, 5], "records remain"
+    deleted = client.sow_delete("positions", filter="/id < 4")
+    assert deleted is not None
+    assert deleted.records == 4
+    assert depth(server, "work") == 4, "queue messages remain"
+    assert ids(server) == [4, 5]
+    with tt.Client("worker", server.uri) as worker:
+        assert taken(worker, "work", 4) == [{"id": number} for number in range(2, 6)]
+    assert depth(server, "work") == 0

@@ -7,6 +7,7 @@ from tickertape.client.bookmark_store.logged import LoggedBookmarkStore
 from tickertape.client.bookmark_store.protocol import BookmarkStore, RecoveryPointAdapter
 from tickertape.client.bookmark_store.recovery_point_adapter import ConflatingRecoveryPointAdapter
 from tickertape.client.bookmark_store.ring import RingBookmarkStore
+from tickertape.client.bookmark_store.sow_adapter import SowRecoveryPointAdapter
 
 __all__ = [
     "BookmarkStore",
@@ -15,4 +16,5 @@ __all__ = [
     "MemoryBookmarkStore",
     "RecoveryPointAdapter",
     "RingBookmarkStore",
+    "SowRecoveryPointAdapter",
 ]
