@@ -173,6 +173,8 @@ class StateCommands:
             record = None
             with suppress(TickertapeError):  # a part of the log that cannot be read: the counts are lost
                 record = yield from self._stored(row)
+            if record is None and self._refused_before(row):
+                continue
             self.deletes.append(FrameDelete(row, record))
         searches = [request.search for request in self._requests if request.search is not None]
         for search in searches:
@@ -187,6 +189,15 @@ class StateCommands:
             for search in searches:
                 for _ in search.scan_changed():
                     yield None
+
+    def _refused_before(self, row: int) -> bool:
+        """Refuse a repeated delete that is invalid. The log does not have it, and a lost connection may have
+        lost its refusal. Return whether it is refused."""
+        try:
+            self._request(row, decode_delete(bytes(self._batch.body(row))))
+        except TickertapeError as error:
+            self.bad[row] = error
+        return row in self.bad
 
     def close(self) -> None:
         """End the searches of deletes."""

@@ -213,6 +213,34 @@ def test_resent_delete_is_answered_from_the_log() -> None:
     assert len(world.log(SOW_TOPIC)) == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        ("bad_topic", SowDelete(topic="unknown", filter="TRUE")),
+        ("bad_filter", SowDelete(topic="orders", filter="/v =")),
+    ],
+)
+def test_refused_delete_is_refused_when_resent_below_a_persisted_message(
+    code: str, refused: SowDelete
+) -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 3)
+    sequence = send(peer, [refused])
+    publish(peer, [("orders", body(7))])
+    world.settle()
+    world.reopen()
+    again = world.connect("p")
+    again.next_sequence = sequence
+    send(again, [refused, ("orders", body(7))])
+    send(again, [("orders", body(8))])
+    world.settle()
+    assert not deleted(again)
+    (refusal,) = rejected(again)
+    assert (refusal.code, refusal.refused or (refusal.sequence,)) == (code, (sequence,))
+    assert again.acked_sequence == sequence + 2
+    assert left(world) == {0, 1, 2, 7, 8}
+
+
 def test_delete_resent_before_the_commit_is_answered_once_persisted() -> None:
     world = SowEngine(ORDERS)
     peer = filled(world, 5)
