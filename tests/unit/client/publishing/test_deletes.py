@@ -105,6 +105,22 @@ def test_lost_answer_is_repeated_after_the_resend_of_a_persisted_delete(kind: st
     assert peer.outcome("d") == deleted(1, FRESH + 1)
 
 
+def test_lost_rejection_is_repeated_after_the_resend_and_raises_in_the_call() -> None:
+    store = MemoryPublishStore()
+    peer = reconnecting(store)
+    peer.core.delete(Named("d"), BODY)
+    publish(peer, b"2")
+    peer.core.publishing.flush()
+    peer.lose()
+    peer.sent()
+    again(peer, last_persisted=FRESH + 1)
+    assert bodies(peer.published()) == [[BODY], [b"2"]]
+    peer.say(Rejected(frame=1, sequence=FRESH, code="bad_topic", text="no SOW"))
+    assert isinstance(next(one.outcome for one in peer.took(ResolveCall) if one.token == "d"), BadTopic)
+    peer.say(Persisted(frame=2, sequence=FRESH + 1))
+    assert store.unpersisted_count() == 0
+
+
 def test_lost_connection_fails_the_call_of_a_client_that_does_not_reconnect() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
