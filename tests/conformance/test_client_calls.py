@@ -364,8 +364,10 @@ def test_execute_async_passes_messages_to_the_handler(client: tt.Client, topic: 
 @pytest.mark.parametrize(
     "command",
     [
-        tt.Command("sow", "t"),
-        tt.Command("delta_publish", "t", data=b"1"),
+        tt.Command("delta_subscribe", "t"),
+        tt.Command("sow", "t", data=b"1"),
+        tt.Command("delta_publish", "t", data=b"1", filter="/id"),
+        tt.Command("sow_delete", "t", filter="/id", sub_id="a"),
         tt.Command("no_such"),
         tt.Command("publish", "t", data=b"1", bookmark=tt.EPOCH),
         tt.Command("publish", "t", data=b"1", options="timestamp"),
