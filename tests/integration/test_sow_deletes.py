@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,30 @@ def test_commands_delete_and_publish_deltas(front: Front, server: RunningServer,
         client.execute(tt.Command("delta_publish", "positions"))
     with pytest.raises(tt.BadOption, match="does not use"):
         client.execute(tt.Command("delta_publish", "positions", data=b"{}", filter="TRUE"))
+
+
+def test_handler_deletes_without_waiting(server: RunningServer) -> None:
+    errors: list[BaseException] = []
+    handled = threading.Event()
+    with tt.Client("a", server.uri) as client:
+        client.set_exception_listener(errors.append)
+        client.publish_batch("positions", [{"id": 1}, {"id": 2}])
+        client.publish_flush()
+
+        def handle(message: tt.Message) -> None:
+            try:
+                client.sow_delete("positions", filter="/id = 1", wait=False)
+                client.sow_delete("positions", filter="/id = 2")
+            finally:
+                handled.set()
+
+        client.subscribe("orders", on_message=handle)
+        client.publish("orders", b"{}")
+        assert handled.wait(20)
+        client.publish_flush()
+    (error,) = errors
+    assert isinstance(error, tt.UsageError)
+    assert ids(server) == [2]
 
 
 # -- queues over a SOW topic --------------------------------------------------------------------------

@@ -190,7 +190,8 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
             The numbers of deleted and of matching records. None for a queue, and without `wait`.
 
         Raises:
-            UsageError: Not exactly one selection is given, or `options` for records.
+            UsageError: Not exactly one selection is given, or `options` for records. Or the call of a
+                blocking client waits on the receive thread (in a handler): pass `wait=False` there.
             BadTopic: The topic is neither a SOW topic nor a queue.
             BadFilter: The filter is invalid.
             BadSowKey: A key or `data` is not valid for the topic.
