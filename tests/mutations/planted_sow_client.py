@@ -50,6 +50,15 @@ SOW_CLIENT_MUTATIONS: Final = (
         tier="faults",
     ),
     Mutation(
+        "a delete of many records ends after its first part",
+        "client/aio/driver.py",
+        "            result, more = with_answer(result, answer), answer.more\n",
+        "            result, more = with_answer(result, answer), False\n",
+        ("unit/client/api/test_queue_calls.py",),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
         "a publish store on disk keeps a delta as a whole message",
         "client/publishing/publisher.py",
         "            if delta:  # ",

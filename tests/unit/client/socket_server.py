@@ -21,6 +21,7 @@ from tickertape.wire.commands import (
     Command,
     Completed,
     Credit,
+    Deleted,
     Deliver,
     Ended,
     Flush,
@@ -37,6 +38,7 @@ from tickertape.wire.commands import (
     Unsubscribe,
 )
 from tickertape.wire.connection import Connection, Received
+from tickertape.wire.sow_command import SOW_TOPIC
 
 
 class SocketServer:
@@ -56,6 +58,8 @@ class SocketServer:
         """Whether each connection gets an answer to its first subscribe only."""
         self.backlog = 0
         """The backlog granted to subscriptions. If it is not 0, all messages go through queues."""
+        self.deletes: deque[tuple[int, bool]] = deque()
+        """Answers to the next deletes: the number of records, and whether more match."""
         self.logons: list[Logon] = []
         self.sessions: list[Session] = []
         self._threads: list[threading.Thread] = []
@@ -201,10 +205,24 @@ class Session:
                 if command.sequenced:
                     server.last_persisted = int(batch.sequences[-1])
                 recorded = sum(len(batch) for batch in server.log)
+            if SOW_TOPIC in batch.topics and server.deletes:
+                self.say(self._deleted(command, batch))
             if recorded >= server.answers_from:
                 self.say(Persisted(frame=command.frame, sequence=server.last_persisted))
         for session in tuple(server.sessions):
             session.hand_on(batch)
+
+    def _deleted(self, command: Publish, batch: MessageBatch) -> Deleted:
+        answers = self._server.deletes
+        count, more = answers.popleft()
+        return Deleted(
+            frame=command.frame,
+            sequence=int(batch.sequences[0]) if command.sequenced else 0,
+            matches=count + sum(left for left, _ in answers),
+            topic_matches=100,
+            deleted=count,
+            more=more,
+        )
 
     def hand_on(self, batch: MessageBatch) -> None:
         """Deliver to the subscriptions of this connection."""

@@ -16,6 +16,7 @@ from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.batch import batch_from_bodies
 from tickertape.testing.server import wait_until
 from tickertape.wire.settlement import QUEUE_TOPIC
+from tickertape.wire.sow_command import SowDelete, encode_delete
 
 WORK = "rec/work"
 
@@ -290,3 +291,26 @@ def test_acknowledgement_without_connection_and_store_raises(front: Front, serve
         client.ack(WORK, "1|1|")
     with pytest.raises(tt.StreamEnded):
         stream.get(timeout=10)  # waiting messages were returned to the queue
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_delete_is_repeated_until_no_match_is_left(front: Front, server: SocketServer, store: bool) -> None:
+    client = make(front, server, "plain", publish_store=tt.MemoryPublishStore() if store else None)
+    server.deletes.extend([(40, True), (40, True), (5, False)])
+    deleted = client.sow_delete("orders", keys=["a", "b"])
+    assert deleted == tt.DeleteResult(records=85, matches=85, topic_matches=100)
+    assert server.bodies() == [encode_delete(SowDelete(topic="orders", keys=("a", "b")))] * 3
+    if store:
+        assert len({int(batch.sequences[0]) for batch in server.log}) == 3
+    server.deletes.extend([(40, True), (0, False)])
+    assert client.sow_delete("orders", data=b"{}", wait=False) is None
+    client.publish_flush()
+    assert len(server.bodies()) == 4, "without a wait it is not repeated"
+
+
+def test_delete_without_answer_times_out(front: Front, server: SocketServer) -> None:
+    client = make(front, server, "plain")
+    server.mute = True
+    with pytest.raises(tt.TimedOut, match="sow_delete"):
+        client.sow_delete("orders", keys=["a"], timeout=0.05)
+    client.close(timeout=0.05)
