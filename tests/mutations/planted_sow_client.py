@@ -25,8 +25,8 @@ SOW_CLIENT_MUTATIONS: Final = (
     Mutation(
         "a persisted delete without an answer is not resent",
         "client/publishing/server_topics.py",
-        "            refused = SOW_TOPIC in batch.topics or not ",
-        "            refused = not ",
+        "            refused = SOW_TOPIC in batch.topics or any(",
+        "            refused = any(",
         (_DELETES,),
         promise="R9",
         tier="unit",

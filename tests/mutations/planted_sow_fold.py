@@ -15,9 +15,18 @@ _PROGRAMS = "property/test_sow_fold.py"
 SOW_FOLD_MUTATIONS: Final = (
     Mutation(
         "a resent message is refused for its key",
-        "engine/commands/publish.py",
-        "KeyCheck(self._states, command, good, self._known(session, command, good), numbers)",
-        "KeyCheck(self._states, command, good, 0, numbers)",
+        "engine/commands/key_checks.py",
+        "self._publisher, sequence)) is not None:\n",
+        "self._publisher, sequence)) is None:\n",
+        (_REGISTRY,),
+        promise="invariant 5",
+        tier="unit",
+    ),
+    Mutation(
+        "a lost refusal of a message without a key is not repeated",
+        "engine/sow/registry.py",
+        "                    bad.update(state.read_keys(batch, rows).bad)\n",
+        "                    pass\n",
         (_REGISTRY,),
         promise="invariant 5",
         tier="unit",

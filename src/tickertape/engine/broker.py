@@ -553,7 +553,7 @@ class Broker:
                 publisher=session.publisher,
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
                 recorded=self.catalog.recorded_for_clients,
-                validated=tuple(sorted(self.catalog.validated)),
+                validated=self.catalog.validated_for_clients,
                 queues=tuple(sorted(self.catalog.queues)),
                 **self.compiler.limits._asdict(),
             )

@@ -251,7 +251,7 @@ class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
     recorded: tuple[str, ...] | None = None
     """Names and patterns of the persistent topics, or None if every topic is persistent."""
     validated: tuple[str, ...] = ()
-    """Topics that validate the bodies of messages."""
+    """Names and patterns of topics that validate the bodies or the keys of messages."""
     queues: tuple[str, ...] | None = None
     """Names of the queues. None from servers without SOW topics."""
     message_bytes_max: Count = message_bytes_max

@@ -5,7 +5,7 @@ The module also classifies stored messages from before the logon.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,12 +35,16 @@ class ServerTopics:
 
     def __init__(self) -> None:
         self._recorded: TopicSet | None = None
-        self._validated: frozenset[str] = frozenset()
+        self._validated: Container[str] = frozenset()
         self.message_bytes_max = message_bytes_max
         """Longest message that the server accepts, in bytes."""
         self.queues: frozenset[str] | None = None
         """Names of the queues, as last reported. None: unknown."""
-        self._before: tuple[TopicSet | None, frozenset[str], int] = (None, frozenset(), message_bytes_max)
+        self._before: tuple[TopicSet | None, Container[str], int] = (
+            None,
+            frozenset(),
+            message_bytes_max,
+        )
         self._assumed: tuple[int, int] | None = None
         """First and last sequence accepted before the first report, or None before that report."""
         self._seen: dict[frozenset[str] | None, TopicSet | None] = {}
@@ -51,25 +55,16 @@ class ServerTopics:
     ) -> None:
         """Apply the server's report.
 
-        `recorded`: names and patterns of persistent topics, None for all. `validated`: names of validated
-        topics. `bytes_max`: the longest message that the server accepts. Raises `BadCommand`, without effect,
-        for an invalid pattern.
+        `recorded`: names and patterns of persistent topics, None for all. `validated`: names and patterns of
+        topics that validate bodies or keys. `bytes_max`: the longest message that the server accepts. Raises
+        `BadCommand`, without effect, for an invalid pattern.
         """
-        topics: TopicSet | None = None
         said = None if recorded is None else frozenset(recorded)
-        if said is not None:
-            # The filter package takes longer to import than the rest of the client.
-            from tickertape.filter.topic_set import TopicSet
-
-            try:
-                topics = TopicSet(said)
-            except BadTopic as error:
-                raise BadCommand(
-                    f"Cannot log on: the server reported an invalid pattern of persistent topics. {error}"
-                ) from None
+        topics = None if said is None else _topic_set(said, "persistent topics")
+        checked = frozenset(validated)
         self._before = self._recorded, self._validated, self.message_bytes_max
         self._recorded = topics
-        self._validated = frozenset(validated)
+        self._validated = _topic_set(checked, "validated topics") if checked else checked
         self.message_bytes_max = min(bytes_max, message_bytes_max)
         if len(self._seen) < servers_hurried_max or said in self._seen:
             self._seen[said] = topics
@@ -129,14 +124,27 @@ class ServerTopics:
     def last_certain(self, held: Sequence[Stored], last: int) -> int:
         """Return the sequence up to which the `held` batches are settled. `last` is the last persisted one.
 
-        The server may have rejected messages below `last` for their body or length, and the rejection may be
-        lost with the connection. A resend repeats the rejection, and the server drops the other messages as
-        duplicates. Likewise it repeats the answer to a delete of records.
+        The server may have rejected messages below `last` for their body, key or length, and the rejection
+        may be lost with the connection. A resend repeats the rejection, and the server drops the other
+        messages as duplicates. Likewise it repeats the answer to a delete of records.
         """
         for first, _, batch in held:
             if first > last:
                 break
-            refused = SOW_TOPIC in batch.topics or not self._validated.isdisjoint(batch.topics)
+            refused = SOW_TOPIC in batch.topics or any(topic in self._validated for topic in batch.topics)
             if refused or int(np.diff(batch.offsets).max()) > self.message_bytes_max:
                 return first - 1
         return last
+
+
+def _topic_set(names: frozenset[str], which: str) -> TopicSet:
+    """Return the set of topics with these names and patterns. Raises `BadCommand` for an invalid one."""
+    # The filter package takes longer to import than the rest of the client.
+    from tickertape.filter.topic_set import TopicSet
+
+    try:
+        return TopicSet(names)
+    except BadTopic as error:
+        raise BadCommand(
+            f"Cannot log on: the server reported an invalid pattern of {which}. {error}"
+        ) from None

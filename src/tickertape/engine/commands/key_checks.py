@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tickertape.engine.limits import sow_key_check_rows_max
 from tickertape.engine.log_reads.log_reads import Steps
 from tickertape.engine.sow.accepted import TopicKeys
 from tickertape.engine.sow.registry import FrameKeys, StateRegistry
+from tickertape.journal.reading.log_reader import find_bookmark
 from tickertape.wire.commands import Publish
 
 
@@ -31,8 +32,10 @@ class CheckedKeys(NamedTuple):
 class KeyCheck:
     """Check of the keys of a frame against the SOW topics of a server, in pieces.
 
-    The first `known` messages are not checked, because the log already has them. `numbers` are the numbers of
-    the messages in the frame. None: all."""
+    The log has passed the sequences of the first `known` messages. Those without a valid key are refused
+    again, because a lost connection may have lost the refusal, unless the log has them from the time before
+    the SOW topic was configured. `publisher` is the publisher of a sequenced frame. `numbers` are the
+    numbers of the messages in the frame. None: all."""
 
     def __init__(
         self,
@@ -40,39 +43,65 @@ class KeyCheck:
         command: Publish,
         batch: MessageBatch,
         known: int,
+        publisher: int,
         numbers: Sequence[int] | None,
     ) -> None:
         self._states = states
         self._command = command
         self._batch = batch
         self._known = known
+        self._publisher = publisher
+        self._keys: FrameKeys | None = None
+        self._read = False
         self.numbers = numbers
         """Numbers of the messages in the frame. None: all."""
         self.checked: CheckedKeys | None = None
         """The result. None before the end of `look_up`."""
 
-    @property
-    def is_large(self) -> bool:
-        """Whether the check needs several steps."""
-        if self._batch.count - self._known <= sow_key_check_rows_max:
-            return False
-        return any(self._states.of(topic) is not None for topic in self._batch.topics)
+    def needs_look_up(self) -> bool:
+        """Return whether the check needs several steps, or reads of the log."""
+        if self._batch.count > sow_key_check_rows_max:
+            return any(self._states.of(topic) is not None for topic in self._batch.topics)
+        for _ in self._read_keys():
+            pass
+        return bool(self._doubted())
 
     def look_up(self) -> Steps[None]:
-        """Read the keys, one piece for each yield."""
-        keys = yield from self._states.read_keys(self._batch, self._known)
+        """Read the keys, one piece for each yield, and look for known messages without a valid key."""
+        yield from self._read_keys()
+        keys = self._keys
+        for row in self._doubted():
+            assert keys is not None
+            sequence = int(self._batch.sequences[row])
+            if (yield from find_bookmark(self._states.view, self._publisher, sequence)) is not None:
+                del keys.bad[row]
         self.checked = self._judged(keys)
 
     def close(self) -> None:
         """Nothing is left of a check that ends early."""
 
     def result(self) -> CheckedKeys:
-        """Return the result, after a check in one step if necessary."""
+        """Return the result, after a check in one step if necessary. Without a look-up, known messages count
+        as messages of the log."""
         if self.checked is None:
-            for _ in self.look_up():
+            for _ in self._read_keys():
                 pass
-        assert self.checked is not None
+            for row in self._doubted():
+                assert self._keys is not None
+                del self._keys.bad[row]
+            self.checked = self._judged(self._keys)
         return self.checked
+
+    def _read_keys(self) -> Generator[None, Any, None]:
+        """Read the keys, unless they are read."""
+        if not self._read:
+            self._keys = yield from self._states.read_keys(self._batch, self._known)
+            self._read = True
+
+    def _doubted(self) -> list[int]:
+        """Return the known messages without a valid key."""
+        keys = self._keys
+        return [] if keys is None else sorted(row for row in keys.bad if row < self._known)
 
     def _judged(self, keys: FrameKeys | None) -> CheckedKeys:
         if keys is None or not keys.bad:

@@ -157,8 +157,9 @@ class PublishHandler:
         if not (recorded and self._has_states):
             self._continue(session, PublishFrame(command, good), numbers, None, recorded, look_up=look_up)
             return
-        check = KeyCheck(self._states, command, good, self._known(session, command, good), numbers)
-        if look_up and check.is_large:
+        known = self._known(session, command, good)
+        check = KeyCheck(self._states, command, good, known, session.publisher, numbers)
+        if look_up and check.needs_look_up():
             self._look_up(RequestLookup(session, PublishFrame(command, good), check))
         else:
             self._continue(session, PublishFrame(command, good), numbers, check, recorded, look_up=look_up)

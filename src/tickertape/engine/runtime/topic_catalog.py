@@ -82,6 +82,12 @@ class TopicCatalog:
         """Names and patterns of persistent topics, queues included. None for all topics."""
         return None if self._recorded is None else tuple(sorted(self._recorded.union(self.queues)))
 
+    @property
+    def validated_for_clients(self) -> tuple[str, ...]:
+        """Names and patterns of topics that may refuse single messages, for their bodies or keys."""
+        patterns = [definition.pattern for definition in self._sow_patterns if definition.pattern is not None]
+        return tuple(sorted({*self.validated, *self._sow_by_name, *patterns}))
+
     # -- bodies -----------------------------------------------------------------------------------------
 
     def message_type(self, topic: str) -> str:

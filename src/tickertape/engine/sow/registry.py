@@ -161,9 +161,10 @@ class StateRegistry:
     # -- intake -----------------------------------------------------------------------------------------
 
     def read_keys(self, batch: MessageBatch, known: int) -> Generator[None, Any, FrameKeys | None]:
-        """Read the keys of a frame in pieces, without its first `known` messages, which the log already has.
+        """Read the keys of a frame in pieces.
 
-        None if no message belongs to a SOW topic."""
+        Of its first `known` messages, whose sequences the log has passed, only the invalid keys are
+        returned. None if no message belongs to a SOW topic."""
         states = [self.of(topic) for topic in batch.topics]
         masks = {
             state: [other is state for other in states]
@@ -171,19 +172,28 @@ class StateRegistry:
             if state is not None
         }
         found: dict[StateTopic, list[RowKeys]] = {}
-        for low in range(known, batch.count, sow_key_check_rows_max):
-            if low > known:
-                yield None
-            for state, mask in masks.items():
-                rows = own_rows(batch, mask, low, min(low + sow_key_check_rows_max, batch.count))
-                if len(rows):
-                    found.setdefault(state, []).append(state.read_keys(batch, rows))
         bad: dict[int, str] = {}
+        low = 0
+        while low < batch.count:
+            high = min(low + sow_key_check_rows_max, batch.count)
+            if low < known:
+                high = min(high, known)
+            for state, mask in masks.items():
+                rows = own_rows(batch, mask, low, high)
+                if len(rows) and low < known:
+                    bad.update(state.read_keys(batch, rows).bad)
+                elif len(rows):
+                    found.setdefault(state, []).append(state.read_keys(batch, rows))
+            low = high
+            if low < batch.count:
+                yield None
         for state, parts in found.items():
             for part in parts:
                 bad.update(part.bad)
                 state.refused += len(part.bad)
-        return FrameKeys([_joined(state, parts) for state, parts in found.items()], bad) if found else None
+        if not found and not bad:
+            return None
+        return FrameKeys([_joined(state, parts) for state, parts in found.items()], bad)
 
     def accepted(self, session: Session, keys: FrameKeys, batch: MessageBatch) -> None:
         """Keep the keys of a batch that was just appended. The log may have skipped its first messages.

@@ -268,15 +268,16 @@ def _config(root: Section, file: str) -> Config:
     validated = [topic.name for topic in topics if topic.validate]
     # The answer to a logon holds these names in one frame.
     queue_names = [queue.name for queue in queues]
-    names = [*validated, *queue_names, *(journal.topics or ())]
+    keyed = [text for one in sow for text in (one.name, one.pattern) if text is not None]
+    names = [*validated, *keyed, *queue_names, *(journal.topics or ())]
     if journal.topics is not None:
         names += queue_names  # with the persistent topics once more
     total = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
     if total > topic_names_bytes_max:
         root.problem(
             "journal" if journal.topics else "topic",
-            f"Too many names: persistent topics, validated topics and queues take {total} bytes (limit "
-            f"{topic_names_bytes_max}). Use shorter names, or patterns.",
+            f"Too many names: persistent topics, validated topics, SOW topics and queues take {total} bytes "
+            f"(limit {topic_names_bytes_max}). Use shorter names, or patterns.",
         )
     root.finish("include")  # resolved by read_document
     return Config(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tickertape.base.errors import BadCommand
 from tickertape.base.limits import message_bytes_max
 from tickertape.batch import batch_from_bodies
 from tickertape.client.publish_store.protocol import Stored
@@ -28,4 +31,20 @@ def test_messages_above_the_server_limit_are_not_settled_by_later_sequences() ->
 def test_client_message_limit_applies_below_a_larger_server_limit() -> None:
     recording = ServerTopics()
     recording.update(None, (), 1 << 40)
+    assert recording.message_bytes_max == message_bytes_max
+
+
+@pytest.mark.parametrize("validated", ["t", "^t"])
+def test_messages_of_topics_that_refuse_some_are_not_settled_by_later_sequences(validated: str) -> None:
+    recording = ServerTopics()
+    recording.update(None, ("other", validated))
+    assert recording.last_certain(_held(10, 10), 2) == 0
+    recording.update(None, ("other",))
+    assert recording.last_certain(_held(10, 10), 2) == 2
+
+
+def test_invalid_pattern_of_validated_topics_is_refused_without_effect() -> None:
+    recording = ServerTopics()
+    with pytest.raises(BadCommand, match="invalid pattern of validated topics"):
+        recording.update(None, ("^(",), 100)
     assert recording.message_bytes_max == message_bytes_max

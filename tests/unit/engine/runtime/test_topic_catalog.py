@@ -94,3 +94,10 @@ def test_patterns_are_searched_once_for_each_topic_and_the_cache_is_bounded(
     assert searched == topics
     assert name_of(catalog, "orders/1") == "orders"
     assert catalog._sow_of == {"positions": NAMED, "orders": ORDERS, "orders/1": ORDERS}
+
+
+def test_clients_get_the_topics_that_check_bodies_or_keys() -> None:
+    orders = SowDefinition("orders", key=("/id",))
+    desks = SowDefinition("desks", key=("/id",), pattern="^desk/")
+    catalog = TopicCatalog(validated={"trades": "json", "raw": "binary"}, sow=(orders, desks))
+    assert catalog.validated_for_clients == ("^desk/", "desks", "orders", "trades")

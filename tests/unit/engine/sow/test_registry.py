@@ -78,6 +78,24 @@ def test_resent_message_without_a_key_is_a_duplicate_and_not_refused() -> None:
     assert world.records("orders") == {_ENCODE(1): body(1), _ENCODE(2): body(2)}
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_lost_refusal_of_a_message_without_a_key_is_repeated(large: bool) -> None:
+    world = SowEngine(ORDERS)
+    peer = world.connect("p")
+    more = [("orders", body(1))] * (sow_key_check_rows_max if large else 1)
+    publish(peer, [("orders", b"{}"), *more])
+    world.settle()
+    again = world.connect("p")
+    again.next_sequence = 1
+    publish(again, [("orders", b"{}"), *more, ("orders", body(2))])
+    world.settle()
+    (refusal,) = rejected(again)
+    assert (refusal.code, refusal.refused) == ("bad_sow_key", (1,))
+    assert again.acked_sequence == len(more) + 2
+    assert world.records("orders") == {_ENCODE(1): body(1), _ENCODE(2): body(2)}
+    assert len(world.log()) == len(more) + 1
+
+
 def test_messages_without_a_key_from_before_the_configuration_are_counted() -> None:
     world = SowEngine()
     peer = world.connect("p")

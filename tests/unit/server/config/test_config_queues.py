@@ -291,7 +291,7 @@ def test_queue_names_above_the_size_of_the_logon_answer_are_refused(tmp_path: Pa
     names = [f"{n:0>250}" for n in range(800)]
     text = "".join(f"[[queue]]\nname = '{name}'\n" for name in names)
     (found,) = problems(tmp_path, text)
-    assert "validated topics and queues take 202400 bytes" in found
+    assert "validated topics, SOW topics and queues take 202400 bytes" in found
 
 
 def test_circle_of_dead_letter_topics_is_refused(tmp_path: Path) -> None:
