@@ -24,7 +24,7 @@ ORDER: Final[dict[str, str]] = {
     "engine/sow": "* > streams, views > query > state",
     "client": (
         "blocking, aio > api > ha, protocol > queues, subscriptions > sow, publishing"
-        " > publish_store, bookmark_store > common > limits"
+        " > publish_store, bookmark_store > common > sql > limits"
     ),
     "journal": (
         "offline > journal > recovery, retention > reading > commit > index > format > disk > kernel_aio "

@@ -98,6 +98,10 @@ class BadOrderBy(UsageError, ValueError):
     """Sort order of a query of records that is invalid, or has fields that the messages cannot have."""
 
 
+class BadQuery(UsageError, ValueError):
+    """SQL that is not a single SELECT, or that cannot run over the records of its topics."""
+
+
 class QueryTooSlow(UsageError):
     """Query of records that the server cancelled.
 

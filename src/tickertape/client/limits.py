@@ -101,3 +101,13 @@ client_transaction_bytes_max: Final = 64 * MIB
 """Default limit of the memory that a transaction uses at the client before its commit."""
 stage_frame_bytes: Final = 1 * MIB
 """Approximate size of one frame of a staged transaction."""
+
+# sql
+sql_memory_bytes_default: Final = 1024 * MIB
+"""Memory that DuckDB uses for one statement, without the records that it reads."""
+sql_columns_max: Final = 1024
+"""Fields of a table whose types are inferred."""
+sql_struct_fields_max: Final = 256
+"""Fields of an object column. Objects with more fields are probably maps, and become JSON text."""
+sql_depth_max: Final = 32
+"""Levels of nested objects and arrays with inferred types."""

@@ -1,0 +1,103 @@
+"""A SQL statement over SOW topics: its topics, and its result from their records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Self
+
+from tickertape.base.errors import BadOption
+from tickertape.base.text_format import did_you_mean, shown, wrong_type
+from tickertape.base.units import parse_size
+from tickertape.client.limits import sql_memory_bytes_default
+from tickertape.client.sql.columns import columns_of
+from tickertape.client.sql.database import Database
+from tickertape.client.sql.statement import tables_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow as pa
+
+METADATA: Final = ("sow_key", "topic", "bookmark", "timestamp")
+"""Columns of a record besides its body. The statement names them with an underscore before the name."""
+
+Types = Mapping[str, Mapping[str, "pa.DataType"]]
+"""Arrow types by column, for tables whose types are not inferred."""
+
+
+class SqlQuery:
+    """A statement, and the database in which it runs. It is a context manager that closes itself.
+
+    Raises `BadQuery` for a statement that is not a single SELECT, and `BadOption` for other arguments.
+    """
+
+    def __init__(
+        self,
+        sql: str,
+        tables: Mapping[str, str] | None = None,
+        types: Types | None = None,
+        memory_limit: int | str = sql_memory_bytes_default,
+    ) -> None:
+        if not isinstance(sql, str):
+            raise BadOption(wrong_type("sql", sql, "the text of a SELECT"))
+        self._sql = sql
+        self._types = types or {}
+        self._empty: list[str] = []
+        self._database = Database(parse_size(memory_limit))
+        names = tables_of(sql, self._database)
+        for name in self._types:
+            if name not in names:
+                raise BadOption(
+                    f"Cannot use the types of {shown(name)}: the statement has no such table."
+                    f"{did_you_mean(name, names)} Use the names of its tables."
+                )
+        self.topics: Final[dict[str, str]] = {name: (tables or {}).get(name, name) for name in names}
+        """SOW topic of each table."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._database.__exit__(kind, error, traceback)
+
+    def add(self, name: str, records: pa.Table) -> None:
+        """Add the records of the table `name`, with the columns `data` and `METADATA`."""
+        if not records.num_rows and name not in self._types:
+            self._empty.append(name)
+        self._database.register(name, table_of_records(name, records, self._sql, self._types.get(name)))
+
+    def run(self) -> pa.Table:
+        """Return the result, after `add` for all tables."""
+        cure = "Correct the statement."
+        if self._empty:
+            cure += f" {shown(self._empty[0])} has no records, so its columns are unknown. types= names them."
+        return self._database.run(self._sql, cure)
+
+    def interrupt(self) -> None:
+        """End `run` from another thread."""
+        self._database.interrupt()
+
+
+def table_of_records(
+    name: str, records: pa.Table, sql: str = "", types: Mapping[str, pa.DataType] | None = None
+) -> pa.Table:
+    """Return records as typed columns, and those metadata columns (`_sow_key`) that `sql` names.
+
+    A table without fields has `_sow_key`, because a table of DuckDB needs a column.
+    """
+    import pyarrow as pa
+
+    columns = columns_of(name, records.column("data").to_pylist(), types)
+    for column in METADATA:
+        hidden = f"_{column}"
+        if hidden not in columns and re.search(rf"\b{hidden}\b", sql, re.IGNORECASE):
+            columns[hidden] = records.column(column)
+    if not columns:
+        columns["_sow_key"] = records.column("sow_key")
+    return pa.table(columns)
