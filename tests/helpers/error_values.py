@@ -60,6 +60,7 @@ WITHOUT_VALUE: dict[str, str] = {
     "usage": "the mistake is a missing argument",
     "limit_reached": "the count of the limit is measured",
     "bad_filter": "the excerpt below the text shows the filter",
+    "bad_query": "the excerpt below the text shows the statement",
     "message_too_large": "the size is measured",
     "bad_message": "the type of the object is shown, not its value",
     "bad_configuration": "a mistake in a file starts with the file, its line and the key",

@@ -32,6 +32,7 @@ from tickertape.client.common.fork_safety import forked_error
 from tickertape.client.protocol.heartbeat import ClientHeartbeat
 from tickertape.client.publish_store.protocol import Stored
 from tickertape.client.publishing.store_checks import taken_over
+from tickertape.client.sql.query import SqlQuery
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import StagingJob
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor
@@ -462,6 +463,7 @@ PROVOKED: dict[str, Provoke] = {
     "bad_filter": of_client(lambda c: c.subscribe("orders", filter="/price >")),
     "bad_path": of_place(lambda _: parse_path("")),
     "bad_order_by": of_place(lambda _: SortOrder.parse("price DESC")),
+    "bad_query": of_place(lambda _: SqlQuery("selec 1")),
     "message_too_large": of_client(lambda c: c.publish("orders", bytes(17 * MIB))),
     "bad_message": of_client(lambda c: c.publish("orders", object())),
     "bad_body": cause_of(lambda c: c.publish("checked", b"{")),

@@ -54,7 +54,7 @@ def columns_of(
     if len(fields) > sql_columns_max:
         raise BadQuery(
             f"Cannot query {shown(name)}: its records have {len(fields):,} fields, and a table has at most "
-            f"{sql_columns_max:,}. Name the columns with types=."
+            f"{sql_columns_max:,}. Use types= to name the columns."
         )
     return {field: _column(_values(records, field), 1) for field in fields}
 
@@ -64,7 +64,7 @@ def _records(name: str, bodies: Sequence[bytes]) -> list[dict[str, Any]]:
         documents = [_decode(body) for body in bodies]
     except _NOT_JSON as error:
         raise BadMessage(
-            f"Cannot query {shown(name)}: the body of a record is not JSON: {said(error)}. Query topics of "
+            f"Cannot query {shown(name)}: the body of a record is not JSON: {said(error)}. Use topics of "
             "message type json."
         ) from error
     return [document if type(document) is dict else {} for document in documents]

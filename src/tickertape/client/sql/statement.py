@@ -77,7 +77,7 @@ def _table(node: dict[str, Any], defined: frozenset[str]) -> Iterator[str]:
     schema = node.get("catalog_name") or node.get("schema_name")
     if schema:
         raise BadQuery(
-            f"Cannot run SQL: the table {shown(f'{schema}.{name}')} has a schema, and topics have none. Put "
+            f"Cannot run SQL: the table {shown(f'{schema}.{name}')} has a schema, and topics have none. Use "
             'quotes around the whole name of a topic with dots: "a.b".'
         )
     if name.lower() not in defined:
