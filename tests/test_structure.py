@@ -23,8 +23,8 @@ ORDER: Final[dict[str, str]] = {
     "engine/queues": "* > state",
     "engine/sow": "* > streams, views > query > state",
     "client": (
-        "blocking, aio > api > ha, protocol > queues, subscriptions > sow, publishing"
-        " > publish_store, bookmark_store > common > sql > limits"
+        "blocking, aio > api > ha, protocol > queues, subscriptions > sow, sql, publishing"
+        " > publish_store, bookmark_store > common > limits"
     ),
     "journal": (
         "offline > journal > recovery, retention > reading > commit > index > format > disk > kernel_aio "

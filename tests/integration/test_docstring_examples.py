@@ -34,7 +34,12 @@ COMPLETE: Final = (
     tt.TLS,
 )
 """Classes with an example in the class docstring and in each public method of these folders."""
-COMPLETE_IN: Final = ("tickertape.client.api.", "tickertape.client.blocking.", "tickertape.client.aio.")
+COMPLETE_IN: Final = (
+    "tickertape.client.api.",
+    "tickertape.client.sql.",
+    "tickertape.client.blocking.",
+    "tickertape.client.aio.",
+)
 LINES_MAX: Final = 8
 """Lines of one example, without its output."""
 SECONDS: Final = 20.0

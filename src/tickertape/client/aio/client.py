@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from tickertape.base.errors import StoreFull
 from tickertape.client.aio.driver import AsyncioDriver
 from tickertape.client.aio.receivers import AsyncReceiver
 from tickertape.client.aio.streams import AsyncMessageStream, AsyncSowResult
 from tickertape.client.aio.transactions import AsyncClientTransaction
+from tickertape.client.aio.waiting import in_thread
 from tickertape.client.api.command import Command
 from tickertape.client.api.driver import FailedWriteHandler, Step
 from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
@@ -25,7 +26,13 @@ from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.publishing.pending_deletes import DeleteResult
+from tickertape.client.sql.calls import SqlCalls
 from tickertape.payload.bodies import encode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tickertape.client.sql.query import SqlQuery
 
 T = TypeVar("T")
 Call: TypeAlias = Coroutine[Any, Any, T]
@@ -36,6 +43,7 @@ EVERY_TASK: Final = 1
 class AsyncClient(
     ReadCalls[Call[AsyncMessageStream], Call[None]],
     SowCalls[Call[AsyncSowResult], Call[AsyncMessageStream]],
+    SqlCalls[Call["pa.Table"]],
     QueueCalls[Call[None], Call[DeleteResult | None]],
     TransactionCalls[AsyncClientTransaction],
     ClientFrontend,
@@ -399,3 +407,11 @@ class AsyncClient(
         over = AsyncReceiver(NO_REQUEST, self._driver)
         over.end("complete", None)
         return AsyncMessageStream(over)
+
+    async def _run_query(self, query: SqlQuery, timeout: Timeout) -> pa.Table:
+        with query:
+            for name, topic in query.topics.items():
+                async with await self.sow(topic, timeout=timeout) as records:
+                    table = await records.to_arrow(query.columns)
+                await in_thread(partial(query.add, name, table), query.interrupt)
+            return await in_thread(query.run, query.interrupt)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
 from tickertape.client.common.waiting import LOOKS, no_answer
+from tickertape.client.limits import sql_interrupt_seconds
 from tickertape.client.protocol.transactions import onward
 
 Step = TypeVar("Step")
@@ -122,3 +123,17 @@ async def perform(
                     answer = error
     finally:
         del answer  # Its traceback references this frame.
+
+
+async def in_thread(work: Callable[[], Outcome], interrupt: Callable[[], object]) -> Outcome:
+    """Return the result of `work` in a thread. A cancelled caller interrupts it, and waits for its end."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            interrupt()  # has no effect before the start of `work`, so it is repeated
+            await asyncio.wait((running,), timeout=sql_interrupt_seconds)
+        if not running.cancelled():
+            running.exception()  # otherwise asyncio logs it
+        raise

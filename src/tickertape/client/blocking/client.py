@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tickertape.base.errors import TickertapeError
 from tickertape.client.api.driver import FailedWriteHandler, Step
@@ -28,13 +28,20 @@ from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.publishing.pending_deletes import DeleteResult
 from tickertape.client.publishing.send_buffer import NOBODY
+from tickertape.client.sql.calls import SqlCalls
 from tickertape.payload.bodies import encode
 from tickertape.security.tls_options import TLS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tickertape.client.sql.query import SqlQuery
 
 
 class Client(
     ReadCalls[MessageStream, None],
     SowCalls[SowResult, MessageStream],
+    SqlCalls["pa.Table"],
     QueueCalls[None, DeleteResult | None],
     TransactionCalls[ClientTransaction],
     ClientFrontend,
@@ -459,3 +466,10 @@ class Client(
         over = ThreadReceiver(NO_REQUEST, self._driver)
         over.end("complete", None)
         return MessageStream(over)
+
+    def _run_query(self, query: SqlQuery, timeout: Timeout) -> pa.Table:
+        with query:
+            for name, topic in query.topics.items():
+                with self.sow(topic, timeout=timeout) as records:
+                    query.add(name, records.to_arrow(query.columns))
+            return query.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, Self
 
 from tickertape.base.errors import BadOption
@@ -19,8 +19,16 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-METADATA: Final = ("sow_key", "topic", "bookmark", "timestamp")
-"""Columns of a record besides its body. The statement names them with an underscore before the name."""
+METADATA: Final = {
+    "_sow_key": ("sow_key",),
+    "_topic": ("topic",),
+    "_bookmark": ("publisher", "sequence"),
+    "_timestamp": ("timestamp",),
+}
+"""Columns of a record besides its fields, and their columns of `MessageBatch.to_arrow`.
+
+A table has only those that the statement names, so that `select *` has the fields of the bodies. Each costs
+time: the client computes the keys."""
 
 Types = Mapping[str, Mapping[str, "pa.DataType"]]
 """Arrow types by column, for tables whose types are not inferred."""
@@ -54,6 +62,10 @@ class SqlQuery:
                 )
         self.topics: Final[dict[str, str]] = {name: (tables or {}).get(name, name) for name in names}
         """SOW topic of each table."""
+        self._metadata = [name for name in METADATA if re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
+        sources = {source for name in self._metadata for source in METADATA[name]}
+        self.columns: Final = ("data", *sorted(sources | {"topic"}))
+        """Columns of the records for `add`, by their names in `MessageBatch.to_arrow`."""
 
     def __enter__(self) -> Self:
         return self
@@ -67,16 +79,17 @@ class SqlQuery:
         self._database.__exit__(kind, error, traceback)
 
     def add(self, name: str, records: pa.Table) -> None:
-        """Add the records of the table `name`, with the columns `data` and `METADATA`."""
+        """Add the records of the table `name`, with at least the columns `columns`."""
         if not records.num_rows and name not in self._types:
             self._empty.append(name)
-        self._database.register(name, table_of_records(name, records, self._sql, self._types.get(name)))
+        table = table_of_records(name, records, self._metadata, self._types.get(name))
+        self._database.register(name, table)
 
     def run(self) -> pa.Table:
         """Return the result, after `add` for all tables."""
         cure = "Correct the statement."
         if self._empty:
-            cure += f" {shown(self._empty[0])} has no records, so its columns are unknown. types= names them."
+            cure += f" {shown(self._empty[0])} has no records, so its columns are unknown."
         return self._database.run(self._sql, cure)
 
     def interrupt(self) -> None:
@@ -85,19 +98,30 @@ class SqlQuery:
 
 
 def table_of_records(
-    name: str, records: pa.Table, sql: str = "", types: Mapping[str, pa.DataType] | None = None
+    name: str,
+    records: pa.Table,
+    metadata: Collection[str] = (),
+    types: Mapping[str, pa.DataType] | None = None,
 ) -> pa.Table:
-    """Return records as typed columns, and those metadata columns (`_sow_key`) that `sql` names.
+    """Return typed columns of the fields of records, then those of `metadata` that are not fields.
 
-    A table without fields has `_sow_key`, because a table of DuckDB needs a column.
+    A table without fields has `_topic`, because a table of DuckDB needs a column. `name` is the table, for
+    error texts.
     """
     import pyarrow as pa
 
     columns = columns_of(name, records.column("data").to_pylist(), types)
-    for column in METADATA:
-        hidden = f"_{column}"
-        if hidden not in columns and re.search(rf"\b{hidden}\b", sql, re.IGNORECASE):
-            columns[hidden] = records.column(column)
-    if not columns:
-        columns["_sow_key"] = records.column("sow_key")
+    for column in metadata if columns or metadata else ("_topic",):
+        if column not in columns:
+            columns[column] = _metadata_of(records, column)
     return pa.table(columns)
+
+
+def _metadata_of(records: pa.Table, column: str) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    parts = [records.column(source) for source in METADATA[column]]
+    if column == "_bookmark":
+        return pc.binary_join_element_wise(*(part.cast(pa.string()) for part in parts), "", "|")
+    return parts[0].cast(pa.string()) if column == "_topic" else parts[0]

@@ -16,6 +16,7 @@ import pytest
 from tickertape.base.errors import BadOption, BadQuery, UsageError
 from tickertape.client.sql.query import SqlQuery
 
+BOOKMARK = f"{2**64 - 1}|1|"
 POSITIONS = [{"id": i, "desk": "ab"[i % 2], "qty": i * 1.5} for i in range(6)]
 DESKS = [{"desk": "a", "head": "Ann"}, {"desk": "b", "head": "Bob"}]
 
@@ -25,8 +26,9 @@ def records_of(bodies: Sequence[Any]) -> pa.Table:
     return pa.table(
         {
             "sow_key": pa.array([f"key-{i}" for i in range(count)], pa.string()),
-            "topic": pa.array(["positions"] * count, pa.string()),
-            "bookmark": pa.array([f"7|{i + 1}|" for i in range(count)], pa.string()),
+            "topic": pa.array(["positions"] * count, pa.string()).dictionary_encode(),
+            "publisher": pa.array([2**64 - 1] * count, pa.uint64()),
+            "sequence": pa.array(range(1, count + 1), pa.uint64()),
             "timestamp": pa.array(range(count), pa.timestamp("us", "UTC")),
             "data": pa.array([json.dumps(body).encode() for body in bodies], pa.binary()),
         }
@@ -37,6 +39,8 @@ TOPICS = {
     "positions": records_of(POSITIONS),
     "desks": records_of(DESKS),
     "empty": records_of([]),
+    "odd": records_of([{"_sow_key": "key-1", "id": "own"}, {"_sow_key": "x"}]),
+    "scalars": records_of([1, "x"]),
     "eu.positions": records_of(POSITIONS),
 }
 
@@ -44,7 +48,7 @@ TOPICS = {
 def result_of(sql: str, tables: dict[str, str] | None = None, **options: Any) -> pa.Table:
     with SqlQuery(sql, tables, **options) as query:
         for name, topic in query.topics.items():
-            query.add(name, TOPICS[topic])
+            query.add(name, TOPICS[topic].select(query.columns))
         return query.run()
 
 
@@ -197,7 +201,7 @@ def test_unknown_column_has_a_caret_and_names_an_empty_table() -> None:
         result_of("select nope from positions, empty")
     text = str(caught.value)
     assert text.startswith('Cannot run SQL: Referenced column "nope" not found in FROM clause!')
-    assert "'empty' has no records, so its columns are unknown. types= names them." in text
+    assert "'empty' has no records, so its columns are unknown." in text
     assert text.endswith("\nselect nope from positions, empty\n       ^")
 
 
@@ -216,7 +220,12 @@ def test_statement_must_be_text() -> None:
         ),
         ("select count(*) from p where qty > (select avg(qty) from p)", [(3,)]),
         ("select count(*) from empty", [(0,)]),
-        ("select _sow_key, _bookmark, _topic from positions limit 1", [("key-0", "7|1|", "positions")]),
+        (
+            "select _sow_key, _bookmark, _topic from positions limit 1",
+            [("key-0", BOOKMARK, "positions")],
+        ),
+        ("select id from odd where _sow_key = 'key-1'", [("own",)]),
+        ("select count(*) from scalars", [(2,)]),
         ("select max(epoch_us(_timestamp)) from positions", [(5,)]),
         ("select current_setting('TimeZone')", [("UTC",)]),
     ],
