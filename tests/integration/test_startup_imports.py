@@ -58,7 +58,7 @@ def command_modules() -> set[str]:
 
 def test_help_imports_no_command_and_no_heavy_module(tmp_path: Path) -> None:
     output, modules = modules_after(COMMAND_LINE, "--help", cwd=tmp_path)
-    assert "  serve       Start a server.\n" in output
+    assert "  serve          Start a server.\n" in output
     assert "tickertape.cli.commands.serve" in command_modules()
     assert {name for name in HEAVY | command_modules() if is_imported(name, modules)} == set()
     assert len(modules) <= HELP_MODULES_MAX

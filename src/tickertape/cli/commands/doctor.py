@@ -30,7 +30,7 @@ def _seconds(value: str) -> float:
     return seconds
 
 
-@click.command(short_help="Check the disk, clock, limits and certificates of this machine.")
+@click.command(short_help="Check disk, clock, limits and certificates of this machine.")
 @click.argument("config", type=click.Path(), required=False, metavar="[CONFIG.toml]")
 @click.option("--data", metavar="DIR", help="Data directory. Default: from CONFIG, or ./data.")
 @click.option(

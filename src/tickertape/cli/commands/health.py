@@ -18,7 +18,7 @@ class _State(msgspec.Struct):
     reason: str | None = None
 
 
-@click.command(short_help="Check whether a server is ready (for scripts and health checks).")
+@click.command(short_help="Check whether a server is ready (for scripts).")
 @admin_option
 @output_option
 @click.pass_context

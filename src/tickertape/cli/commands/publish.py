@@ -1,4 +1,4 @@
-"""`publish`: publish the lines of a file or of standard input, or messages of the command line.
+"""`publish` and `delta-publish`: publish lines of a file or of standard input, or `--message` texts.
 
 Exit code 0 means that the server has persisted every message, or accepted it for a non-persistent topic.
 """
@@ -9,7 +9,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import click
 import msgspec
@@ -93,27 +93,71 @@ def publish(
         raise click.UsageError("--message excludes FILE. Remove one of them.")
     bodies = _bodies(texts, json=require_json)
     messages = iter(bodies) if bodies else _messages(file, json=require_json)
+    source = _Source(topic, _name(file), _paced(messages, rate), None if bodies else _size(file))
+    _send(source, server, client_name("publish") if name is None else name, timeout)
+
+
+@click.command(short_help="Publish changed fields of records.")
+@click.argument("topic")
+@click.argument("file", type=InputFile(), default="-", metavar="[FILE|-]")
+@server_options
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Client name, which determines the publisher id. Default: a unique name.",
+)
+@answer_timeout_option
+def delta_publish(topic: str, file: BinaryIO, server: Server, name: str | None, timeout: float) -> None:
+    """Merge each line of FILE, or of standard input, into a record of the SOW topic TOPIC.
+
+    A line is a JSON object with the key fields of the record and the fields to change. Objects are merged by
+    name at every depth, other values replace the old ones, and all other fields stay. Without a record, the
+    line becomes the record. The command ends when the server has persisted all merged messages.
+
+    \b
+    echo '{"id": 7, "price": 12.5}' | tickertape delta-publish positions
+    tickertape delta-publish positions changes.jsonl
+    """
+    try:
+        check_topic(topic)
+    except BadTopic as error:
+        raise click.BadParameter(str(error), param_hint="'TOPIC'") from None
+    source = _Source(topic, _name(file), _messages(file, json=True), _size(file))
+    _send(source, server, client_name("delta-publish") if name is None else name, timeout, delta=True)
+
+
+class _Source(NamedTuple):
+    """Messages to publish, and their place."""
+
+    topic: str
+    file: str
+    messages: Iterator[bytes]
+    size: int | None
+    """Size of the file in bytes, or None."""
+
+
+def _send(source: _Source, server: Server, name: str, timeout: float, *, delta: bool = False) -> None:
+    """Publish all messages, and wait until they are persisted. Report the outcome."""
     from tickertape.client.publish_store import MemoryPublishStore
 
+    topic = source.topic
     with (
-        server.client(
-            client_name("publish") if name is None else name,
-            publish_store=MemoryPublishStore(),
-            timeout=timeout,
-        ) as client,
-        progress(f"publish {topic}", None if bodies else _size(file)) as advance,
+        server.client(name, publish_store=MemoryPublishStore(), timeout=timeout) as client,
+        progress(f"publish {topic}", source.size) as advance,
     ):
+        publish_one: Callable[[str, bytes], int | None]
+        publish_one = getattr(client, "delta_publish" if delta else "publish")
         published, bad_line, sequence = 0, "", None
         try:
             try:
-                for message in _paced(messages, rate):
-                    sequence = client.publish(topic, message)
+                for message in source.messages:
+                    sequence = publish_one(topic, message)
                     published += 1
                     advance(len(message) + 1)
                     if not client.connected:
                         break  # the publish store would accept more, but cannot send it
             except _BadLineError as error:
-                bad_line = f"Cannot publish {file.name!r}: {error}"
+                bad_line = f"Cannot publish {source.file!r}: {error}"
             client.publish_flush(timeout=timeout)
         except (Disconnected, PublishRejected) as error:
             client.set_exception_listener(_ignore)  # this command reports unsent messages itself
@@ -203,6 +247,10 @@ def _paced(
             sleep(wait)
         due = max(due, clock() - 1 / rate) + 1 / rate
         yield message
+
+
+def _name(file: BinaryIO) -> str:
+    return getattr(file, "name", "<stdin>")
 
 
 def _size(file: BinaryIO) -> int | None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tickertape.client.blocking.streams import MessageStream
 
 
-@click.command(short_help="Print the messages of a topic, live or from any point of the log.")
+@click.command(short_help="Print the messages of a topic, live or from the log.")
 @click.argument("topic")
 @server_options
 @names_admin_option

@@ -210,6 +210,7 @@ _SYNONYMS: Final = {
     "list": "ls", "peek": "browse", "delete": "purge", "clear": "purge", "drain": "purge",
     "redrive": "requeue", "retry": "requeue", "cat": "dump", "print": "dump", "search": "grep",
     "locate": "find", "fsck": "verify", "clean": "prune", "truncate": "prune",
+    "sql": "query", "select": "query",
     "create": "new", "add": "new", "merge": "compact", "version": "--version", "help": "--help",
 }  # fmt: skip
 """Names of commands in other programs, and our commands for the same purpose."""
@@ -246,7 +247,7 @@ class LazyGroup(click.Group):
         entry = self.table.get(cmd_name)
         if entry is None:
             return None
-        command = getattr(import_module(entry.module), cmd_name)
+        command = getattr(import_module(entry.module), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

@@ -10,7 +10,7 @@ class CommandEntry(NamedTuple):
     """Place and summary of one command."""
 
     module: str
-    """Module that defines the command, as an attribute with the name of the command."""
+    """Module that defines the command, as an attribute with the name of the command (`_` for `-`)."""
     summary: str
     """Text in the list of commands, the same as `short_help` of the command."""
 
@@ -37,9 +37,18 @@ ROOT: Final[CommandTable] = (
         {
             "serve": "Start a server.",
             "check": "Check a configuration file.",
-            "doctor": "Check the disk, clock, limits and certificates of this machine.",
+            "doctor": "Check disk, clock, limits and certificates of this machine.",
             "publish": "Publish lines, and wait until they are persisted.",
-            "subscribe": "Print the messages of a topic, live or from any point of the log.",
+            "subscribe": "Print the messages of a topic, live or from the log.",
+            "sow": "Print the records of a SOW topic.",
+        },
+    )
+    | _module(f"{_COMMANDS}.sow", {"sow-delete": "Delete records of a SOW topic."})
+    | _module(f"{_COMMANDS}.publish", {"delta-publish": "Publish changed fields of records."})
+    | _package(
+        _COMMANDS,
+        {
+            "query": "Run SQL over the records of SOW topics.",
             "ack": "Acknowledge, release or reject queue messages.",
             "queue": "Inspect and empty queues, and requeue dead letters.",
         },
@@ -55,7 +64,7 @@ ROOT: Final[CommandTable] = (
         _COMMANDS,
         {
             "token": "Create access tokens for clients.",
-            "health": "Check whether a server is ready (for scripts and health checks).",
+            "health": "Check whether a server is ready (for scripts).",
             "stats": "Show statistics of a running server.",
             "topics": "List the topics of a running server.",
             "monitoring": "Write a Grafana dashboard and Prometheus alert rules.",

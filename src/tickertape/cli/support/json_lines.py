@@ -30,15 +30,17 @@ def json_lines(batch: MessageBatch) -> Iterator[bytes]:
     publishers, sequences = batch.publishers.tolist(), batch.sequences.tolist()
     topics = [_topic(batch, topic) for topic in batch.topics]
     index = [0] * batch.count if batch.topic_index is None else batch.topic_index.tolist()
-    extras = (batch.expirations, batch.correlation_ids, batch.keys)
-    labelled = any(column is not None for column in extras)
+    context = batch.context
+    extras = (batch.expirations, batch.correlation_ids, batch.keys, context and context.sow_keys)
+    labelled = any(extra is not None for extra in extras)
+    record = b',"command":"sow"' if context is not None and context.command == "sow" else b""
     stamp, time = None, b""
     for i, (data, micros) in enumerate(zip(batch.bodies_list(), batch.timestamps.tolist(), strict=True)):
         if micros != stamp:
             stamp, time = micros, format_timestamp(micros).encode()
         name, body = body_field(data)
         yield (
-            b'{"topic":%b,"bookmark":"%d|%d|","publisher":"%d","sequence":%d,"timestamp":"%b"%b,"%b":%b}'
+            b'{"topic":%b,"bookmark":"%d|%d|","publisher":"%d","sequence":%d,"timestamp":"%b"%b%b,"%b":%b}'
             % (
                 topics[index[i]],
                 publishers[i],
@@ -46,6 +48,7 @@ def json_lines(batch: MessageBatch) -> Iterator[bytes]:
                 publishers[i],
                 sequences[i],
                 time,
+                record,
                 _labels(batch, i) if labelled else b"",
                 name,
                 body,
@@ -67,10 +70,12 @@ def _lease_end(end: datetime) -> bytes:
 
 def _labels(batch: MessageBatch, i: int) -> bytes:
     """Return the optional fields of a message."""
+    from tickertape.batch.message_batch import sow_key_of  # imports numpy, which lines of files do not need
+
     labels = {
         "expiration": batch.expiration(i),
         "correlation_id": batch.correlation_id(i),
-        "sow_key": batch.key(i),
+        "sow_key": sow_key_of(batch, i),
     }
     return b"".join(
         b',"%b":%b' % (name.encode(), _json_text(value)) for name, value in labels.items() if value

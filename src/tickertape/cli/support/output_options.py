@@ -26,6 +26,14 @@ output_option = click.option(
     help="Output format. json: one object, or for a list one object per line.",
 )
 
+table_output_option = click.option(
+    "--output",
+    type=NamedChoice(("text", "json", "csv", "arrow")),
+    default="text",
+    show_default=True,
+    help="Output format. json: one object per line. arrow: an Arrow IPC stream, for files and pipes.",
+)
+
 
 def limit_option(text: str, default: int | None = None) -> Callable[[Command], Command]:
     """Return the option `--limit` with the help `text`. Without `default` the output has no limit."""

@@ -36,13 +36,23 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def echo_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Print a table. The first `left` columns are left-aligned, the others right-aligned."""
+def echo_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: int = 1,
+    right: Sequence[bool] | None = None,
+) -> None:
+    """Print a table. The first `left` columns are left-aligned, the others right-aligned.
+
+    `right` selects the right-aligned columns instead.
+    """
     table = [columns, *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    aligned = [i >= left for i in range(len(columns))] if right is None else right
     for row in table:
         cells = [
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, aligned, strict=True)
         ]
         click.echo("  ".join(cells).rstrip())

@@ -30,6 +30,9 @@ METADATA: Final = {
 A table has only those that the statement names, so that `select *` has the fields of the bodies. Each costs
 time: the client computes the keys."""
 
+SOURCES: Final = ("data", *dict.fromkeys(source for sources in METADATA.values() for source in sources))
+"""All columns of `MessageBatch.to_arrow` that records need."""
+
 Types = Mapping[str, Mapping[str, "pa.DataType"]]
 """Arrow types by column, for tables whose types are not inferred."""
 

@@ -17,8 +17,9 @@ from tickertape.base.version import __version__
 from tickertape.cli.support.command_group import Failure, LazyGroup, cli
 
 COMMANDS = [
-    "serve", "check", "doctor", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token",
-    "health", "stats", "topics", "monitoring", "filter", "error", "completion",
+    "serve", "check", "doctor", "publish", "subscribe", "sow", "sow-delete", "delta-publish", "query", "ack",
+    "queue", "journal", "pipeline", "token", "health", "stats", "topics", "monitoring", "filter", "error",
+    "completion",
 ]  # fmt: skip
 
 

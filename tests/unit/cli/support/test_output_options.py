@@ -18,11 +18,16 @@ LEAVES = [path for path in commands(cli) if not isinstance(command_at(path), cli
 WITHOUT_OUTPUT = {
     ("serve",): "the ready line is the protocol with a supervisor",
     ("publish",): "prints nothing on standard output",
+    ("delta-publish",): "prints nothing on standard output",
     ("ack",): "prints nothing on standard output",
     ("completion",): "prints a script",
 }
+TABLES = {("sow",), ("query",)}
+"""Commands that print tables, also as CSV and Arrow."""
 WITH_LIMIT = {
     ("subscribe",),
+    ("sow",),
+    ("query",),
     ("queue", "browse"),
     ("queue", "ls"),
     ("queue", "requeue"),
@@ -51,7 +56,8 @@ def test_output_is_text_or_json_in_every_command_that_prints_results(path: tuple
     assert (option is None) is (path in WITHOUT_OUTPUT)
     if option is not None:
         assert isinstance(option.type, click.Choice)
-        assert (list(option.type.choices), option.default) == (["text", "json"], "text")
+        more = ["csv", "arrow"] if path in TABLES else []
+        assert (list(option.type.choices), option.default) == (["text", "json", *more], "text")
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
