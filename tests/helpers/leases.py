@@ -35,7 +35,13 @@ def out_of(
         queue, ends, once=once, hold=Hold(), gathering=AckAccumulator(), settling=settled or Settled()
     )
     context = SimpleNamespace(
-        sub_id="1", with_bookmark=False, with_timestamp=True, command="publish", store=None, lease=lease
+        sub_id="1",
+        with_bookmark=False,
+        with_timestamp=True,
+        command="publish",
+        store=None,
+        lease=lease,
+        sow_keys=None,
     )
     batch.context = cast("DeliveryContext", context)
     return batch

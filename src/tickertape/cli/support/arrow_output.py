@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 10_000
 """Rows that are converted at once."""
-_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
+_encode: Final = msgspec.json.Encoder(decimal_format="number", enc_hook=str).encode
 
 
 def check_output(output: str) -> None:
@@ -77,10 +77,9 @@ def _rows(table: pa.Table) -> Iterator[list[tuple[Any, ...]]]:
 def _values(column: pa.Array) -> list[Any]:
     import pyarrow as pa
 
-    try:
-        return list(column.to_pylist())
-    except ValueError:  # nanoseconds, which Python's times do not have
-        return list(column.cast(pa.string()).to_pylist())
+    if getattr(column.type, "unit", "") == "ns":  # Python's times do not have nanoseconds
+        column = column.cast(pa.string())
+    return list(column.to_pylist())
 
 
 def _cell(value: Any, null: str) -> str:

@@ -1,0 +1,171 @@
+"""`sow-delete` and `delta-publish`: calls of the client, confirmation, and output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tickertape.base.errors import PublishRejected
+from tickertape.cli.commands import sow as commands
+from tickertape.cli.support.command_group import cli
+from tickertape.client.blocking import client as client_module
+
+
+class Closes:
+    """Context manager without an effect."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+
+class Records(Closes):
+    """Result of a query that sends no record."""
+
+    matches = 1_234
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
+
+
+class Answer(NamedTuple):
+    """Answer of a delete."""
+
+    matches: int = 1_234
+    records: int = 1_233
+
+
+class Client(Closes):
+    """Client that records its calls."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.error: Exception | None = None
+
+    def __call__(self, name: str, server: str, *, publish_store: object = None, timeout: float) -> Self:
+        assert name.startswith(("tickertape-sow-delete-", "tickertape-delta-publish-", "loader"))
+        assert publish_store is not None
+        return self
+
+    def sow(self, topic: str, **asked: object) -> Records:
+        self.calls.append(("sow", topic, asked))
+        return Records()
+
+    def sow_delete(self, topic: str, **asked: object) -> Answer:
+        self.calls.append(("sow_delete", topic, asked))
+        return Answer()
+
+    def delta_publish(self, topic: str, data: bytes) -> int:
+        self.calls.append(("delta_publish", topic, data))
+        return len(self.calls)
+
+    def publish_flush(self, timeout: float | None = None) -> None:
+        self.calls.append(("flush", timeout))
+        if self.error is not None:
+            raise self.error
+
+    def set_exception_listener(self, listener: object) -> None:
+        """Ignored."""
+
+    def unpersisted_count(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Yield the client that commands connect with."""
+    made = Client()
+    monkeypatch.setattr(client_module, "Client", made)
+    return made
+
+
+def run(*arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["--sow-key", "a", "--sow-key", "b"], {"keys": ["a", "b"]}),
+        (["--filter", "/qty = 0"], {"filter": "/qty = 0"}),
+        (["--data", "-"], {"data": b'{"id": 7}'}),
+    ],
+)
+def test_confirmed_delete_sends_one_request(
+    client: Client, arguments: list[str], asked: dict[str, Any]
+) -> None:
+    result = run("sow-delete", "positions", "--yes", *arguments, stdin=b'{"id": 7}\r\n')
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "1,233 records deleted\n", "")
+    assert client.calls == [("sow_delete", "positions", asked)]
+
+
+def test_delete_as_json_has_its_counts(client: Client) -> None:
+    result = run("sow-delete", "positions", "--sow-key", "a", "--yes", "--output", "json")
+    assert json.loads(result.stdout) == {"topic": "positions", "matches": 1_234, "deleted": 1_233}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "question"),
+    [
+        (["--filter", "/qty = 0"], "Delete 1,234 records of 'positions'?"),
+        (["--sow-key", "a"], "Delete 1,234 records of 'positions'?"),
+        (["--data", "-"], "Delete the record that the data would replace of 'positions'?"),
+    ],
+)
+def test_delete_asks_with_the_number_of_matches(
+    client: Client, monkeypatch: pytest.MonkeyPatch, arguments: list[str], question: str
+) -> None:
+    asked: list[str] = []
+
+    def refuse(text: str) -> bool:
+        asked.append(text)
+        return False
+
+    monkeypatch.setattr(commands, "confirmed", refuse)
+    result = run("sow-delete", "positions", *arguments, stdin=b"{}")
+    assert (result.exit_code, result.stderr) == (1, "tickertape: Nothing was deleted.\n")
+    assert asked == [question]
+    assert all(call[:1] == ("sow",) and call[2]["top_n"] == 0 for call in client.calls)
+
+
+def test_delete_without_a_terminal_requires_yes(client: Client) -> None:
+    result = run("sow-delete", "positions", "--sow-key", "a")
+    assert result.exit_code == 2
+    assert "Confirmation needed. Pass --yes when not on a terminal." in result.stderr
+    assert [call[0] for call in client.calls] == ["sow"]
+
+
+def test_delta_publish_sends_each_line(client: Client) -> None:
+    result = run("delta-publish", "positions", "--timeout", "7s", stdin=b'{"id": 1}\n\n{"id": 2}\r\n')
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    assert client.calls == [
+        ("delta_publish", "positions", b'{"id": 1}'),
+        ("delta_publish", "positions", b'{"id": 2}'),
+        ("flush", 7.0),
+    ]
+
+
+def test_delta_publish_stops_at_a_line_that_is_not_json(client: Client) -> None:
+    result = run("delta-publish", "positions", stdin=b'{"id": 1}\n{"id"\n')
+    assert result.exit_code == 1
+    assert "line 2 is not JSON: " in result.stderr
+    assert "Messages published before this line: 1." in result.stderr
+    assert [call[0] for call in client.calls] == ["delta_publish", "flush"]
+
+
+def test_rejected_delta_is_exit_code_1(client: Client) -> None:
+    client.error = PublishRejected("The server rejected 1 message. First reason: no key.")
+    result = run("delta-publish", "positions", stdin=b"{}\n")
+    assert result.exit_code == 1
+    assert "no key" in result.stderr
