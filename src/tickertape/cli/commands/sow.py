@@ -79,7 +79,7 @@ def sow(
     tickertape sow positions --output csv > positions.csv
     tickertape sow positions --follow
 
-    The text of a record is its body. A line of --output json is that of the command subscribe, with command
+    The text of a record is its body. A line of --output json is as in the command subscribe, with command
     "sow" and sow_key. CSV and Arrow have a column for each field of the JSON bodies, and _sow_key, _topic,
     _bookmark and _timestamp.
 

@@ -110,7 +110,7 @@ def test_confirmed_delete_sends_one_request(
     assert client.calls == [("sow_delete", "positions", asked)]
 
 
-def test_delete_as_json_has_its_counts(client: Client) -> None:
+def test_delete_as_json_has_the_counts(client: Client) -> None:
     result = run("sow-delete", "positions", "--sow-key", "a", "--yes", "--output", "json")
     assert json.loads(result.stdout) == {"topic": "positions", "matches": 1_234, "deleted": 1_233}
 
