@@ -116,7 +116,9 @@ def longest(option: click.Option) -> str:
 
 
 def test_command_page_has_no_other_sections() -> None:
-    headings = re.findall(r"^## `tickertape ((?:[a-z-]+ ?)+)", page("reference/command-line.md"), re.MULTILINE)
+    headings = re.findall(
+        r"^## `tickertape ((?:[a-z-]+ ?)+)", page("reference/command-line.md"), re.MULTILINE
+    )
     assert [tuple(heading.split()) for heading in headings] == COMMANDS
 
 

@@ -221,7 +221,7 @@ def test_cancelled_query_of_an_asyncio_client_ends(server: RunningServer) -> Non
 
 def examples(command: str) -> list[str]:
     text = CliRunner().invoke(cli, [command, "--help"]).stdout
-    return re.findall(rf"^  (tickertape {command} .*)$", text, re.MULTILINE)
+    return re.findall(rf"^  ((?:echo .* \| )?tickertape {command} .*)$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("example", [*examples("sow"), *examples("query")])

@@ -168,8 +168,10 @@ def sow_delete(
         wanted = {"data": data.read().rstrip(b"\r\n")}
     store = MemoryPublishStore()
     with server.client(client_name("sow-delete"), publish_store=store, timeout=timeout) as client:
+        # Also with --yes: a delete on a queue would acknowledge messages, and this query refuses a queue.
+        matches = _matches(client, topic, {} if data is not None else wanted)
         if not yes:
-            _confirm(client, topic, wanted)
+            _confirm(topic, None if data is not None else matches)
         answer: Any = client.sow_delete(topic, **wanted)
     if as_json:
         counts = {"topic": topic, "matches": answer.matches, "deleted": answer.records}
@@ -178,13 +180,10 @@ def sow_delete(
         click.echo(f"{counted(answer.records, 'record')} deleted")
 
 
-def _confirm(client: Client, topic: str, wanted: dict[str, Any]) -> None:
+def _confirm(topic: str, matches: int | None) -> None:
     """Ask whether to delete the records. Raises `Failure` for any answer except yes."""
-    if "data" in wanted:
-        which = "the record that the data would replace"
-    else:
-        which = counted(_matches(client, topic, wanted), "record")
-    answer = confirmed(f"Delete {which} of {shown(topic)}?")
+    which = "the record that the data would replace" if matches is None else counted(matches, "record")
+    answer = confirmed(f"Delete {which} in {shown(topic)}?")
     if answer is None:
         raise click.UsageError("Confirmation needed. Pass --yes when not on a terminal.")
     if not answer:

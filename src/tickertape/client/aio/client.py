@@ -43,9 +43,9 @@ EVERY_TASK: Final = 1
 class AsyncClient(
     ReadCalls[Call[AsyncMessageStream], Call[None]],
     SowCalls[Call[AsyncSowResult], Call[AsyncMessageStream]],
-    SqlCalls[Call["pa.Table"]],
     QueueCalls[Call[None], Call[DeleteResult | None]],
     TransactionCalls[AsyncClientTransaction],
+    SqlCalls[Call["pa.Table"]],
     ClientFrontend,
 ):
     """An asyncio client: one connection to one server, on the asyncio event loop or uvloop.

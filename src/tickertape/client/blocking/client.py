@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 class Client(
     ReadCalls[MessageStream, None],
     SowCalls[SowResult, MessageStream],
-    SqlCalls["pa.Table"],
     QueueCalls[None, DeleteResult | None],
     TransactionCalls[ClientTransaction],
+    SqlCalls["pa.Table"],
     ClientFrontend,
     ClosesItself,
 ):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 from click.testing import CliRunner, Result
 
-from tickertape.base.errors import PublishRejected
+from tickertape.base.errors import BadTopic, PublishRejected
 from tickertape.cli.commands import sow as commands
 from tickertape.cli.support.command_group import cli
 from tickertape.client.blocking import client as client_module
@@ -52,6 +52,7 @@ class Client(Closes):
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
+        self.refused: Exception | None = None
 
     def __call__(self, name: str, server: str, *, publish_store: object = None, timeout: float) -> Self:
         assert name.startswith(("tickertape-sow-delete-", "tickertape-delta-publish-", "loader"))
@@ -60,6 +61,8 @@ class Client(Closes):
 
     def sow(self, topic: str, **asked: object) -> Records:
         self.calls.append(("sow", topic, asked))
+        if self.refused is not None:
+            raise self.refused
         return Records()
 
     def sow_delete(self, topic: str, **asked: object) -> Answer:
@@ -107,7 +110,19 @@ def test_confirmed_delete_sends_one_request(
 ) -> None:
     result = run("sow-delete", "positions", "--yes", *arguments, stdin=b'{"id": 7}\r\n')
     assert (result.exit_code, result.stdout, result.stderr) == (0, "1,233 records deleted\n", "")
-    assert client.calls == [("sow_delete", "positions", asked)]
+    counted = {} if "data" in asked else asked
+    assert client.calls == [
+        ("sow", "positions", {**counted, "top_n": 0}),
+        ("sow_delete", "positions", asked),
+    ]
+
+
+def test_delete_on_a_queue_is_refused_before_an_acknowledgement(client: Client) -> None:
+    client.refused = BadTopic("Cannot query records of 'work': it is not a SOW topic of this server.")
+    result = run("sow-delete", "work", "--filter", "TRUE", "--yes")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "it is not a SOW topic" in result.stderr
+    assert [call[0] for call in client.calls] == ["sow"]
 
 
 def test_delete_as_json_has_the_counts(client: Client) -> None:
@@ -118,9 +133,9 @@ def test_delete_as_json_has_the_counts(client: Client) -> None:
 @pytest.mark.parametrize(
     ("arguments", "question"),
     [
-        (["--filter", "/qty = 0"], "Delete 1,234 records of 'positions'?"),
-        (["--sow-key", "a"], "Delete 1,234 records of 'positions'?"),
-        (["--data", "-"], "Delete the record that the data would replace of 'positions'?"),
+        (["--filter", "/qty = 0"], "Delete 1,234 records in 'positions'?"),
+        (["--sow-key", "a"], "Delete 1,234 records in 'positions'?"),
+        (["--data", "-"], "Delete the record that the data would replace in 'positions'?"),
     ],
 )
 def test_delete_asks_with_the_number_of_matches(
