@@ -6,10 +6,13 @@ import asyncio
 import csv
 import io
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -214,6 +217,16 @@ def test_cancelled_query_of_an_asyncio_client_ends(server: RunningServer) -> Non
             assert (await client.query("SELECT 1 AS one")).to_pylist() == [{"one": 1}]
 
     asyncio.run(asyncio.wait_for(ask(), SECONDS))
+
+
+def test_ctrl_c_ends_a_running_query(server: RunningServer) -> None:
+    later = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    with tt.Client("interrupted", server.uri) as client:
+        later.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.query(LONG)
+        later.join()
+        assert client.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
 # -- examples of the help -----------------------------------------------------------------------------

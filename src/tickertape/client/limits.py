@@ -106,7 +106,7 @@ stage_frame_bytes: Final = 1 * MIB
 sql_memory_bytes_default: Final = 1024 * MIB
 """Memory that DuckDB uses for one statement, without the records that it reads."""
 sql_interrupt_seconds: Final = 0.05
-"""Interval at which a cancelled call interrupts its statement, until the statement ends."""
+"""Interval at which a call notices signals, and interrupts its statement until the statement ends."""
 sql_columns_max: Final = 1024
 """Fields of a table whose types are inferred."""
 sql_struct_fields_max: Final = 256

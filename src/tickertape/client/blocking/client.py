@@ -19,6 +19,7 @@ from tickertape.client.blocking.driver import ThreadDriver
 from tickertape.client.blocking.receivers import ThreadReceiver
 from tickertape.client.blocking.streams import MessageStream, SowResult
 from tickertape.client.blocking.transactions import ClientTransaction
+from tickertape.client.blocking.waiting import in_thread
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.closing import ClosesItself
 from tickertape.client.common.subscribe_arguments import extras
@@ -472,4 +473,4 @@ class Client(
             for name, topic in query.topics.items():
                 with self.sow(topic, timeout=timeout) as records:
                     query.add(name, records.to_arrow(query.columns))
-            return query.run()
+            return in_thread(query.run, query.interrupt)

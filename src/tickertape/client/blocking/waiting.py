@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
 from tickertape.client.common.waiting import LOOKS, no_answer
+from tickertape.client.limits import sql_interrupt_seconds
 from tickertape.client.protocol.transactions import onward
 
 Step = TypeVar("Step")
@@ -82,3 +83,34 @@ def perform(steps: Generator[Step, object, Outcome], take: Callable[[Step], obje
                     answer = error
     finally:
         del answer  # Its traceback references this frame.
+
+
+def in_thread(work: Callable[[], Outcome], interrupt: Callable[[], object]) -> Outcome:
+    """Return the result of `work` in a thread, because DuckDB does not always notice signals.
+
+    If a signal handler raises (Ctrl-C), interrupt `work`, wait for its end, and raise the exception.
+    """
+    outcomes: list[Outcome] = []
+    errors: list[BaseException] = []
+    done = threading.Event()  # `join` is wrong about the thread after an exception of a signal handler
+
+    def run() -> None:
+        try:
+            outcomes.append(work())
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=run, name="tickertape-sql", daemon=True)
+    try:
+        thread.start()
+        while not done.wait(sql_interrupt_seconds):
+            """A wait without a timeout misses a signal that arrives just before it."""
+    except BaseException:
+        while thread.ident is not None and not done.wait(sql_interrupt_seconds):
+            interrupt()  # has no effect before the start of `work`, so it is repeated
+        raise
+    if errors:
+        raise errors.pop()
+    return outcomes.pop()

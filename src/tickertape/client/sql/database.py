@@ -19,16 +19,11 @@ if TYPE_CHECKING:
 INSTALL: Final = "pip install 'tickertape[sql]'"
 
 _CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "enable_external_access": False,  # files, network, ATTACH, COPY, extensions
+    "enable_external_access": False,  # files, network, ATTACH, COPY, extensions, Python variables
     "temp_directory": "",  # the default is .tmp in the working directory
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    "python_enable_replacements": False,  # tables from variables of the calling frames
 }
 _KIND: Final = re.compile(r"\A[A-Z][A-Za-z ]* Error: ")
 """Name of the kind of an error, before the text of DuckDB."""
-_INTERRUPTED: Final = "Query interrupted"
-"""Text of the RuntimeError that DuckDB raises instead of a KeyboardInterrupt."""
 _PLACE: Final = re.compile(r"^LINE \d+: ", re.MULTILINE)
 """Start of the excerpt in the text of DuckDB."""
 
@@ -97,17 +92,13 @@ class Database:
             raise BadQuery(f"Cannot run SQL: {cause}. Raise memory_limit, or read less.") from error
         except self._duckdb.Error as error:
             raise BadQuery(_error_text(error, cure)) from error
-        except RuntimeError as error:
-            if str(error) == _INTERRUPTED:
-                raise KeyboardInterrupt from error
-            raise
 
 
 def _error_text(error: Exception, cure: str) -> str:
     """Return the text of DuckDB in one line with `cure`, and its excerpt and caret if it has them."""
     text = _KIND.sub("", str(error))
     place = _PLACE.search(text)
-    cause = " ".join(text[: place.start() if place else None].split()).rstrip(".")
+    cause = " ".join(text[: place.start() if place else None].split()).rstrip(".!")
     refused = f"Cannot run SQL: {cause}. {cure}"
     if place is None:
         return refused

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tickertape.base.errors import BadOption, BadQuery, UsageError
+from tickertape.base.limits import MIB
+from tickertape.client.sql.database import Database
 from tickertape.client.sql.query import SqlQuery
 
 BOOKMARK = f"{2**64 - 1}|1|"
@@ -160,14 +161,15 @@ def test_network_is_refused() -> None:
         result_of("select * from read_csv('http://127.0.0.1:1/x.csv')")
 
 
-def test_statement_above_the_memory_limit_fails_without_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    sql = "select count(*) from (select a, random() r from range(10_000_000) t(a) order by r)"
+def test_statement_above_the_memory_limit_fails_instead_of_writing_a_file() -> None:
+    sql = "select count(*) from (select a, random() r from range(3_000_000) t(a) order by r)"
     with pytest.raises(BadQuery, match=r"^Cannot run SQL: .*Raise memory_limit, or read less\.$"):
-        result_of(sql, memory_limit="32MB")
-    assert os.listdir(tmp_path) == []
+        result_of(sql, memory_limit="48MB")  # with a temporary directory it succeeds
+
+
+def test_configuration_of_the_database_is_locked() -> None:
+    with Database(64 * MIB) as database, pytest.raises(BadQuery, match="has been locked"):
+        database.run("set enable_external_access = true", "")
 
 
 @pytest.mark.parametrize("limit", ["32 parrots", -1, 1.5])
