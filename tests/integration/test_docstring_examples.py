@@ -36,7 +36,6 @@ COMPLETE: Final = (
 """Classes with an example in the class docstring and in each public method of these folders."""
 COMPLETE_IN: Final = (
     "tickertape.client.api.",
-    "tickertape.client.sql.",
     "tickertape.client.blocking.",
     "tickertape.client.aio.",
 )

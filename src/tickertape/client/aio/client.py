@@ -18,7 +18,7 @@ from tickertape.client.api.driver import FailedWriteHandler, Step
 from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
 from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.api.read_calls import ReadCalls
-from tickertape.client.api.sow_calls import SowCalls
+from tickertape.client.api.sow_calls import SowCalls, SqlCalls
 from tickertape.client.api.streams import NO_REQUEST
 from tickertape.client.api.transactions import TransactionCalls
 from tickertape.client.common.handlers import Handler
@@ -26,7 +26,6 @@ from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.publishing.pending_deletes import DeleteResult
-from tickertape.client.sql.calls import SqlCalls
 from tickertape.payload.bodies import encode
 
 if TYPE_CHECKING:
