@@ -145,8 +145,7 @@ def _send(source: _Source, server: Server, name: str, timeout: float, *, delta: 
         server.client(name, publish_store=MemoryPublishStore(), timeout=timeout) as client,
         progress(f"publish {topic}", source.size) as advance,
     ):
-        publish_one: Callable[[str, bytes], int | None]
-        publish_one = getattr(client, "delta_publish" if delta else "publish")
+        publish_one = client.delta_publish if delta else client.publish
         published, bad_line, sequence = 0, "", None
         try:
             try:
