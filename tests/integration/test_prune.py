@@ -167,7 +167,7 @@ def test_prune_of_a_running_server_is_refused_with_the_alternative(data: Path, w
     ("given", "said"),
     [
         ({"topics": "flights"}, "has the topics 'flights' only"),
-        ({"end": 10**9}, "so it has lost archived messages"),
+        ({"end": 10**9}, "The log has lost archived messages"),
     ],
 )
 def test_prune_with_an_archive_that_does_not_match_is_refused(

@@ -191,8 +191,9 @@ class OfflinePrune:
         if coverage.end > self._view.end_position:
             raise ArchiveFailed(
                 f"Cannot prune: archive {where!r} ends at position {coverage.end}, but the log in "
-                f"{self._disk.where!r} ends at {self._view.end_position}, so it has lost archived messages. "
-                "Nothing was removed. Use the archive of this log."
+                f"{self._disk.where!r} ends at {self._view.end_position}. The log has lost archived "
+                "messages, perhaps because it was restored from a copy. Nothing was removed. Create a new "
+                "archive at another location."
             )
 
     def _pins(self) -> list[RetentionPin]:

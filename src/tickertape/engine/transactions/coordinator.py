@@ -205,8 +205,8 @@ class TransactionCoordinator:
             return
         if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
             raise BadOption(
-                f"Cannot commit {describe(transaction)} without parts: a number above "
-                f"{transaction_empty_number_max:,} would nearly exhaust its space. Use lower numbers."
+                f"Cannot commit {describe(transaction)}: it is empty, and the highest number of an empty "
+                f"transaction is {transaction_empty_number_max:,}. Use a lower number."
             )
         if self._asked_all >= commits_waiting_max:
             raise LimitReached(
