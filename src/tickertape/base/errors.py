@@ -217,7 +217,10 @@ class Refused(TickertapeError):
 
 
 class AuthenticationFailed(Refused):
-    """Token that is missing, unknown, expired or revoked, or not valid for a client name or `publisher`."""
+    """Token that is missing, unknown, expired or revoked.
+
+    Or a token that is not valid for the name of the client, or for the `publisher` of a transaction.
+    """
 
 
 class TlsRequired(Refused):

@@ -547,7 +547,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def query_id(self) -> str | None:
-        """Id of the query, for the records and the marks of its result (see `command`), otherwise None."""
+        """Id of the query, for its records and their `group_begin` and `group_end`, otherwise None."""
         context = self.batch.context
         return None if context is None or context.command == "publish" else context.sub_id
 

@@ -118,7 +118,10 @@ class StrictDisk:
         return self._clone(self._names.crash_clone(rng, self.counts), rng)
 
     def kill_clone(self, rng: Random | None = None) -> StrictDisk:
-        """Return the disk for the next process after SIGKILL: it has all writes, still unsynced."""
+        """Return the disk for the next process after SIGKILL: it has all writes, still unsynced.
+
+        `rng` is the random source of the returned disk. Default None: a new one, seeded from this disk.
+        """
         self.counts["kill"] += 1
         return self._clone(self._names.kill_clone(), rng or Random(self._rng.getrandbits(64)))
 

@@ -44,8 +44,8 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
     """Check a publish store. Raise `AssertionError` with the first violated requirement.
 
     The check does not cover several threads (the client has one lock for all calls), power loss, disk errors
-    and speed. It fills the store to its capacity, unless `bytes_max` is above 65,536 bytes. `bytes_max`
-    must be at least 4,096 bytes.
+    and speed. It fills the store to its capacity, unless the attribute `bytes_max` of the store is above
+    65,536 bytes. The attribute must be at least 4,096 bytes.
 
     Args:
         make: Returns a new, empty store. With `survives=True` or `killed`, all calls after the first reopen

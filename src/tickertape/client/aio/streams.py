@@ -303,7 +303,8 @@ class AsyncSowResult(ResultCounts, AsyncMessageStream):
     Raises:
         TimedOut: Iteration: no record within the timeout of the call.
         Disconnected: Iteration: the connection was lost. Query again.
-        QueryTooSlow: Iteration: the server ended the query, because all results need too much memory.
+        QueryTooSlow: Iteration: the server ended the query. Too many records changed during it, or the
+            results of all running queries need too much memory.
         UsageError: Iteration: the records go to a handler (`execute_async`).
         Forked: Every call except `close` in a forked child.
 

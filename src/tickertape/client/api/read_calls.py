@@ -194,6 +194,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             rate: Replay rate limit on matching messages: messages per second (a number), payload bytes per
                 second (`"500KB"`), or a multiple of the recorded speed (`"2x"`). None (default): no limit.
             rate_max_gap: Longest wait between two messages, in seconds or text, for a `rate` such as `"2x"`.
+                None (default): no limit.
             conflation: As in `subscribe`. During the replay, intervals refer to the recorded time.
             conflation_key: Fields of the conflation key. None (default): the topic.
             pause: Start paused: the server sends nothing before `resume` (default False).
@@ -207,8 +208,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
             options: Options as one string, as in `subscribe`.
             depth: Flow-control credit, in bytes or text. Default 2 MB.
-            timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
-                the client.
+            timeout: Longest wait for the answer of the server, in seconds or text. None: as long as the
+                connection lasts. Default: the timeout of the client.
 
         Returns:
             The stream of the messages.
@@ -287,6 +288,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             sub_id: Id of the subscription. None (default): a generated id.
             rate: Replay rate limit, as in `bookmark_subscribe`.
             rate_max_gap: Longest wait between two messages, in seconds or text, for a `rate` such as `"2x"`.
+                None (default): no limit.
             conflation: Deliver at most the last message of each key per interval of recorded time.
             conflation_key: Fields of the conflation key. None (default): the topic.
             pause: Start paused (default False).
@@ -298,8 +300,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
             options: Options as one string, as in `subscribe`.
             depth: Flow-control credit, in bytes or text. Default 2 MB.
-            timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
-                the client.
+            timeout: Longest wait for the answer of the server, in seconds or text. None: as long as the
+                connection lasts. Default: the timeout of the client.
 
         Returns:
             The stream of the messages.

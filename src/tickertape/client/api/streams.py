@@ -115,9 +115,9 @@ class StreamBase(ABC):
 
     @property
     def as_of(self) -> str | None:
-        """Bookmark of the last message before the result of the query. EPOCH if no message precedes it.
+        """Bookmark of the last message that the result of the query includes. EPOCH if it includes none.
 
-        The result has exactly the records after this message. None for a stream without a query.
+        The result has the records as they were right after this message. None for a stream without a query.
         """
         return self._buffer.as_of
 

@@ -118,7 +118,7 @@ class DefaultServerChooser:
         self._last_error = None
 
     def report_failure(self, error: TickertapeError, info: ConnectionInfo) -> None:
-        """Move to the next server, unless that already happened."""
+        """Move to the next server if the failed server is still the current one."""
         self._last_error = error
         if self._uris and info.uri == self._uris[self._current]:
             self._current = (self._current + 1) % len(self._uris)

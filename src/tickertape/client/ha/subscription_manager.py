@@ -60,7 +60,7 @@ class SubscriptionManager(Protocol):
     def unsubscribed(self, sub_id: str) -> None:
         """Record the final end of a subscription: unsubscribed, complete or refused.
 
-        Called only if no other subscription with a handler uses the id. Not called when the client closes.
+        Not called when the client closes, or when a subscription with the same id and a handler replaces it.
         """
 
     def stored(self) -> Sequence[StoredSubscription]:
