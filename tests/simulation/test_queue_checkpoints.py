@@ -161,6 +161,7 @@ def test_checkpoint_copied_between_other_inputs_restores_the_state(
     writer = world.broker._checkpoints
     peer = world.connect("busy")
     peer.subscribe("all", ".*", options="max_backlog=20")
+    peer.publish("t", [b'{"n":999,"p":0}'])  # a checkpoint is due only after new messages
     world.settle()
     written = writer.written
     world.wake(61.0)
