@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.page_blocks import check_blocks
 
 CONCEPTS = Path(__file__).parents[2] / "docs/concepts"
-PAGES = ["durability", "high-availability", "log-and-bookmarks", "queues"]
+PAGES = ["durability", "high-availability", "log-and-bookmarks", "queues", "state-of-the-world"]
 
 
 def test_concept_pages_have_a_diagram_and_are_listed() -> None:
