@@ -280,6 +280,14 @@ SMALL_EXAMPLES = {
     "filtered_replay": ["sales/books {'item': 'atlas'}", "sales/tools {'item': 'drill'}"],
     "live_subscription": ["prices 10.5", "prices 11.0", "prices 10.75"],
     "out_of_order_processing": ["redelivered [2, 4]"],
+    "positions": [
+        "sow anna IBM 120",
+        "sow bert IBM 70",
+        "2 of 3 records",
+        "sow bert IBM 70",
+        "publish bert IBM 75",
+        "1 record deleted",
+    ],
     "publish_while_disconnected": [
         "3 messages wait in the publish store",
         "0 messages wait after the flush",
@@ -306,8 +314,10 @@ LONG_EXAMPLES = {
 
 
 @pytest.fixture(scope="module")
-def queue_server() -> Iterator[RunningServer]:
-    with running_server(config=ROOT / "examples" / "queues.toml") as running:
+def example_server() -> Iterator[RunningServer]:
+    """Yield a server with the queues and SOW topics of the small examples."""
+    config = [(ROOT / "examples" / name).read_text() for name in ("queues.toml", "positions.toml")]
+    with running_server(config="\n".join(config)) as running:
         yield running
 
 
@@ -329,10 +339,10 @@ def run_small(name: str, server: RunningServer) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_EXAMPLES)
 def test_small_example_prints_the_documented_output_and_runs_twice(
-    name: str, queue_server: RunningServer
+    name: str, example_server: RunningServer
 ) -> None:
-    assert run_small(name, queue_server) == SMALL_EXAMPLES[name]
-    run_small(name, queue_server)
+    assert run_small(name, example_server) == SMALL_EXAMPLES[name]
+    run_small(name, example_server)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

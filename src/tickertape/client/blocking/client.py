@@ -238,10 +238,11 @@ class Client(
         Args:
             topic: Name of the topic or queue.
             data: The body: bytes unchanged, str as UTF-8, any other object as JSON.
-            expiration: Lifetime in a queue, in seconds or text (`"5m"`). Topics ignore it. None (default): no
-                limit.
+            expiration: Lifetime in a queue, and of the record in a SOW topic with an expiration, in seconds or
+                text (`"5m"`). Other topics ignore it. None (default): the default of the queue or SOW topic.
             correlation_id: Text that subscribers receive with the message.
-            sow_key: Message key that subscribers receive with the message.
+            sow_key: Message key that subscribers receive with the message. Required for a SOW topic with
+                explicit keys.
             timeout: Longest wait for free space, in seconds or text. None: as long as the connection lasts.
                 Default: the timeout of the client.
 
