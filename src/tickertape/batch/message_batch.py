@@ -601,8 +601,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def expiration(self) -> int | None:
-        """Lifetime in a queue, or of the record, in milliseconds, set by the publisher, or None. It starts when
-        the server accepts the message."""
+        """Lifetime in a queue, or of the record, in milliseconds, set by the publisher, or None. It starts
+        when the server accepts the message."""
         return self.batch.expiration(self.index)
 
     def discard(self) -> bool:
