@@ -145,7 +145,7 @@ class Tutorial:
     def _with_addresses(self, command: str) -> str:
         if command.startswith("tickertape serve"):
             return f"exec {command} --listen {self._server} --admin {self._admin}"
-        if command.startswith("tickertape subscribe"):
+        if command.startswith(("tickertape subscribe", "tickertape sow")):
             return f"{command} --server {self._server}"
         return command
 

@@ -88,4 +88,4 @@ def test_state_of_the_world_howto_blocks_print_the_documented_output(
             compared += 1
         elif block.language == "python":
             assert printed == "", block.source
-    assert compared >= 13
+    assert compared >= 17
