@@ -25,8 +25,17 @@ SOW_FOLD_MUTATIONS: Final = (
     Mutation(
         "a lost refusal of a message without a key is not repeated",
         "engine/sow/registry.py",
-        "                    bad.update(state.read_keys(batch, rows).bad)\n",
+        "                    bad.update(state.accepted_keys(batch, rows).bad)\n",
         "                    pass\n",
+        (_REGISTRY,),
+        promise="invariant 5",
+        tier="unit",
+    ),
+    Mutation(
+        "a message key on a topic with generated keys is accepted",
+        "engine/sow/topic.py",
+        "        if not len(named):\n",
+        "        if len(named):\n",
         (_REGISTRY,),
         promise="invariant 5",
         tier="unit",

@@ -107,6 +107,10 @@ transaction_parts_max: Final = 1_024
 transaction_name_bytes_max: Final = 255
 """Longest text that names a transaction or a part of one, in bytes of UTF-8."""
 
+# message
+expiration_never_ms: Final = (1 << 63) - 1
+"""Lifetime of a message that does not expire, although its queue or SOW topic has an expiration."""
+
 # state of the world
 sow_keys_per_command_max: Final = 100_000
 """Keys in one query or delete of records."""

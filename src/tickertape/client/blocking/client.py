@@ -239,7 +239,8 @@ class Client(
             topic: Name of the topic or queue.
             data: The body: bytes unchanged, str as UTF-8, any other object as JSON.
             expiration: Lifetime in a queue, and of the record in a SOW topic with an expiration, in seconds
-                or text (`"5m"`). Other topics ignore it. None (default): as the queue or SOW topic defines.
+                or text (`"5m"`). Other topics ignore it. 0: the message does not expire. None (default): as
+                the queue or SOW topic defines.
             correlation_id: Text that subscribers receive with the message.
             sow_key: Message key that subscribers receive with the message. Required for a SOW topic with
                 explicit keys.

@@ -11,7 +11,12 @@ from typing import Any, Final
 
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark, bookmark_text, parse_bookmark
 from tickertape.base.errors import BadOption, BadTopic, SubscriptionUnknown, UsageError
-from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
+from tickertape.base.limits import (
+    credit_bytes_max,
+    expiration_never_ms,
+    message_cost_bytes,
+    subscription_id_bytes_max,
+)
 from tickertape.base.options import format_options, list_value, parse_options
 from tickertape.base.text_format import is_finite, is_utf8, not_one_of, shown, shown_number, wrong_type
 from tickertape.base.units import parse_interval, parse_size
@@ -338,11 +343,14 @@ def extras(
 ) -> tuple[int, str, str]:
     """Return expiration, correlation id and key of a message in wire format.
 
-    The expiration is in milliseconds, at least 1, or 0 for none. Raises `BadOption` for an invalid
-    expiration, `UsageError` for a label that is not text.
+    The expiration is in milliseconds: 0 without one, `expiration_never_ms` for 0 seconds, otherwise at least
+    1. Raises `BadOption` for an invalid expiration, `UsageError` for a label that is not text.
     """
     for name, label in (("correlation_id", correlation_id), ("sow_key", sow_key)):
         if label is not None and not isinstance(label, str):
             raise UsageError(wrong_type(name, label, "str"))
-    life = 0 if expiration is None else max(1, round(parse_interval(expiration, "expiration") * 1000))
+    life = 0
+    if expiration is not None:
+        seconds = parse_interval(expiration, "expiration")
+        life = max(1, round(seconds * 1000)) if seconds else expiration_never_ms
     return life, correlation_id or "", sow_key or ""

@@ -181,9 +181,9 @@ class StateRegistry:
             for state, mask in masks.items():
                 rows = own_rows(batch, mask, low, high)
                 if len(rows) and low < known:
-                    bad.update(state.read_keys(batch, rows).bad)
+                    bad.update(state.accepted_keys(batch, rows).bad)
                 elif len(rows):
-                    found.setdefault(state, []).append(state.read_keys(batch, rows))
+                    found.setdefault(state, []).append(state.accepted_keys(batch, rows))
             low = high
             if low < batch.count:
                 yield None

@@ -82,6 +82,21 @@ class StateTopic:
         bad = {row: reason for part in parts for row, reason in part.bad.items()}
         return RowKeys(joined[order], [keys[at] for at in order.tolist()], bad)
 
+    def accepted_keys(self, batch: MessageBatch, rows: Int64s) -> RowKeys:
+        """Read the keys as `read_keys`, of messages from a client: with generated keys, no message may have a
+        message key."""
+        found = self.read_keys(batch, rows)
+        if not self.definition.key or batch.keys is None:
+            return found
+        offsets = batch.keys.offsets
+        named = rows[offsets[rows + 1] > offsets[rows]]
+        if not len(named):
+            return found
+        reason = "it has a message key, and the topic has generated keys"
+        good = ~np.isin(found.rows, named)
+        keys = [key for key, stays in zip(found.keys, good.tolist(), strict=True) if stays]
+        return RowKeys(found.rows[good], keys, dict.fromkeys(named.tolist(), reason) | found.bad)
+
     def recorded(self, keys: Sequence[bytes]) -> list[AcceptedRow | None]:
         """Return the folded record of each key, or None without one."""
         table = self.fold.records

@@ -9,7 +9,7 @@ import pytest
 
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark
 from tickertape.base.errors import BadBookmark, BadOption, BadTopic
-from tickertape.client.common.subscribe_arguments import make_request, start_text, wire_text
+from tickertape.client.common.subscribe_arguments import extras, make_request, start_text, wire_text
 from tickertape.client.subscriptions.bookmark_tracker import MemoryBookmarkTracker
 from tickertape.client.subscriptions.resubscribe import ReplayState
 
@@ -236,3 +236,13 @@ def test_depth_out_of_bounds_raises(depth: int | str) -> None:
 def test_subscription_id_out_of_bounds_raises(sub_id: str) -> None:
     with pytest.raises(BadOption, match="sub_id"):
         make_request("orders", sub_id)
+
+
+@pytest.mark.parametrize(
+    ("expiration", "life"),
+    [(None, 0), (0, (1 << 63) - 1), ("0s", (1 << 63) - 1), (0.0001, 1), (0.5, 500), ("5m", 300_000)],
+)
+def test_expiration_of_zero_means_that_the_message_does_not_expire(
+    expiration: float | str | None, life: int
+) -> None:
+    assert extras(expiration, None, None) == (life, "", "")

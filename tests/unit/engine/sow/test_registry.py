@@ -78,6 +78,17 @@ def test_resent_message_without_a_key_is_a_duplicate_and_not_refused() -> None:
     assert world.records("orders") == {_ENCODE(1): body(1), _ENCODE(2): body(2)}
 
 
+def test_message_key_on_a_topic_with_generated_keys_is_refused() -> None:
+    world = SowEngine(ORDERS)
+    peer = world.connect("p")
+    publish(peer, [("orders", body(1)), ("orders", body(2)), ("orders", b"{}")], keys=["", "k", "k"])
+    world.settle()
+    (refusal,) = rejected(peer)
+    assert (refusal.code, refusal.refused) == ("bad_sow_key", (2, 3))
+    assert "it has a message key, and the topic has generated keys" in refusal.text
+    assert world.records("orders") == {_ENCODE(1): body(1)}
+
+
 @pytest.mark.parametrize("large", [False, True])
 def test_lost_refusal_of_a_message_without_a_key_is_repeated(large: bool) -> None:
     world = SowEngine(ORDERS)

@@ -16,10 +16,11 @@ from typing import Final
 
 import numpy as np
 
+from tickertape.base.limits import expiration_never_ms
 from tickertape.batch.format import I8, Bools, Int64s
 from tickertape.engine.limits import sow_expiry_step_max, sow_growth_rows
 
-NEVER: Final = (1 << 63) - 1
+NEVER: Final = expiration_never_ms
 """Life or end of a life of a record that does not expire, although its topic has an expiration."""
 
 _SECOND: Final = 1_000_000
