@@ -48,6 +48,32 @@ CONSUME: Final[Rows] = (
     ("filter", ("none", "field")),
     ("browses", ("never", "sometimes")),
 )
+CHANGE: Final[Rows] = (
+    ("how", ("upsert", "batch", "delta", "delete by keys", "delete by filter", "delete by data")),
+    ("topic", ("generated", "explicit", "pattern", "expiring")),
+    ("life", ("none", "short", "two days")),
+    ("size", ("small", "large")),
+    ("answer", ("awaited", "not awaited")),
+)
+"""Changes of records. `answer`: of a delete, or of a flush."""
+QUERY: Final[Rows] = (
+    ("command", ("sow", "sow_and_subscribe")),
+    ("topic", ("generated", "explicit", "pattern", "one of a pattern", "expiring")),
+    ("filter", ("none", "field")),
+    ("keys", ("all", "some")),
+    ("order", ("none", "values", "texts descending")),
+    ("top", ("all", "some")),
+    ("skip", ("none", "some")),
+    ("batch", ("server", "one", "seven")),
+    ("select", ("all", "some")),
+    ("times", ("none", "asked")),
+    ("credit", ("default", "small")),
+    ("taken by", ("handler", "stream")),
+    ("store", ("none", "memory")),
+)
+"""Queries of records."""
+TABLES: Final = (PUBLISH, READ, CONSUME)
+SOW_TABLES: Final = (CHANGE, QUERY)
 PAST: Final = ("replay", "range", "positions")
 """Commands that read the stored log and end."""
 
@@ -94,6 +120,18 @@ IMPOSSIBLE: Final = frozenset(
         # Only a store can discard messages. Conflated messages are discarded on arrival.
         *_never("store=none", "discards=late"),
         *_never("discards=late", "pace=conflated"),
+        # A batch has no keys and no lifetimes. A delete has no body, except by data.
+        *_never("how=batch", "topic=explicit", "life=short", "life=two days"),
+        *(
+            pair
+            for how in ("keys", "filter", "data")
+            for pair in _never(f"how=delete by {how}", "life=short", "life=two days", "size=large")
+        ),
+        *_never("how=delete by data", "topic=explicit"),
+        # Only following queries have handlers and stores. Only a result on its own has keys.
+        *_never("command=sow", "taken by=handler", "store=memory"),
+        *_never("command=sow_and_subscribe", "keys=some"),
+        *_never("top=all", "skip=some"),
     }
 )  # fmt: skip
 
@@ -185,19 +223,20 @@ class Chooser:
         self._counts.update(f"pair: {a} & {b}" for a, b in pairs_of(options))
 
 
-def missing(counts: Mapping[str, int]) -> list[str]:
-    """Return pairs and commands that did not occur."""
-    every = [pair for table in (PUBLISH, READ, CONSUME) for pair in possible(table)]
-    wanted = [f"pair: {a} & {b}" for a, b in every] + [f"command: {name}" for name in COMMANDS]
+def missing(counts: Mapping[str, int], tables: tuple[Rows, ...] = TABLES + SOW_TABLES) -> list[str]:
+    """Return pairs of `tables` and commands that did not occur."""
+    every = [pair for table in tables for pair in possible(table)]
+    commands = [
+        name for name in COMMANDS if (SOW_TABLES if name in SOW_COMMANDS else TABLES)[0] in tables
+    ]
+    wanted = [f"pair: {a} & {b}" for a, b in every] + [f"command: {name}" for name in commands]
     return [name for name in wanted if not counts.get(name)]
 
 
-NOT_BUILT: Final = frozenset({"Sow", "GroupBegin", "Records", "GroupEnd", "Deleted"})
-"""Commands that no client and no server sends yet: queries and deletes of records."""
-COMMANDS: Final = tuple(
-    sorted(command.__name__ for command in Command.__subclasses__() if command.__name__ not in NOT_BUILT)
-)
-"""All other commands of the wire, of both sides."""
+SOW_COMMANDS: Final = frozenset({"Sow", "GroupBegin", "Records", "GroupEnd", "Deleted"})
+"""Commands for records."""
+COMMANDS: Final = tuple(sorted(command.__name__ for command in Command.__subclasses__()))
+"""All commands of the wire, of both sides."""
 
 
 def json_body(number: int, by: str, size: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from tests.world.choices import COMMANDS, CONSUME, PUBLISH, READ, missing, possible
+from tests.world.choices import COMMANDS, SOW_TABLES, TABLES, missing, possible
 from tests.world.faults import CLIENT_FAULTS, DISK_HARMS, FAULTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def table(state: State) -> str:
     """Return the counts as a page."""
     counts = state.counts
     shapes = ", ".join(f"{number:,} {name}" for name, number in state.lived.items())
-    there = sum(len(possible(one)) for one in (PUBLISH, READ, CONSUME))
+    there = sum(len(possible(one)) for one in TABLES + SOW_TABLES)
     never = sum(name.startswith("pair: ") for name in missing(counts))
     said_on_the_wire = sum(bool(counts.get(f"command: {name}")) for name in COMMANDS)
     said = (

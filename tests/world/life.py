@@ -21,6 +21,7 @@ from tests.world.network import NOTICED_SECONDS
 from tests.world.publisher import Publisher
 from tests.world.reader import Reader
 from tests.world.servers import SimServer
+from tests.world.sow_life import SowShape
 from tests.world.worker import WORK, Worker
 from tests.world.world import World
 from tickertape.base.errors import TopicNotRecorded
@@ -106,13 +107,16 @@ UNLIKE: Final = Shape(
 """Publishers use two servers, one without some of the persistent topics."""
 MACHINES: Final = MachineShape()
 """Only the state machines, without drivers: several of these run in the time of one other simulation."""
-SHAPES: Final[dict[str, Shape | MachineShape]] = {
+RECORDS: Final = SowShape()
+"""SOW topics on one or two servers: changes of records, and queries."""
+AnyShape = Shape | MachineShape | SowShape
+SHAPES: Final[dict[str, AnyShape]] = {
     "machines": MACHINES, "small": SMALL, "trio": TRIO, "large": LARGE, "pair": PAIR,
-    "unlike": UNLIKE, "harmed": HARMED,
+    "unlike": UNLIKE, "harmed": HARMED, "records": RECORDS,
 }  # fmt: skip
 
 
-def kept(line: str) -> tuple[int, Shape | MachineShape]:
+def kept(line: str) -> tuple[int, AnyShape]:
     """Return seed and shape of a line such as `7 small; server stopped; how=transaction # why`.
 
     Only the named faults and options are used.
@@ -120,7 +124,7 @@ def kept(line: str) -> tuple[int, Shape | MachineShape]:
     first, *rest = (part.strip() for part in line.split("#", maxsplit=1)[0].split(";"))
     seed, name = first.split()
     shape = SHAPES[name]
-    if isinstance(shape, Shape):
+    if isinstance(shape, Shape | SowShape):
         fixed = tuple((option, value) for option, _, value in (p.partition("=") for p in rest) if value)
         shape = shape._replace(fixed=fixed, kinds=tuple(p for p in rest if "=" not in p) or shape.kinds)
     return int(seed), shape
@@ -321,7 +325,7 @@ def _log(server: SimServer) -> list[Logged]:
     ]
 
 
-def live(seed: int, shape: Shape | MachineShape, counts: Counter[str]) -> str:
+def live(seed: int, shape: AnyShape, counts: Counter[str]) -> str:
     """Run one simulation and return its trace."""
     try:
         return shape.begin(seed, counts).live()

@@ -175,6 +175,8 @@ class SimServer:
         """How often a start met a sector that cannot be read."""
         self.failed: TickertapeError | None = None
         """Why it ended by itself."""
+        self.on_open: Callable[[EngineDriver], None] = lambda _: None
+        """Called after each start, before the first connection."""
 
     @property
     def place(self) -> tuple[str, int]:
@@ -240,6 +242,7 @@ class SimServer:
             lambda _loop, _disk: SimSyncs(self) if in_background else None,
         )
         instance = self.instance = EngineDriver(opened, world.loop, workers=workers)
+        self.on_open(instance)
         assert self.process is not None
         instance.stopped.add_done_callback(lambda _: self._stopped(instance))
         world.network.listen(HOST, self.port, self.process, lambda: ClientConnection(instance))

@@ -93,6 +93,7 @@ class World:
         self.loop = WorldLoop(self.clock)
         self._own = contextvars.copy_context()
         self._trace = sha256()
+        self._moments = 0
         self.errors: list[dict[str, Any]] = []
         """Uncaught errors."""
         self.loop.set_exception_handler(lambda _, context: self._uncaught(context))
@@ -133,6 +134,11 @@ class World:
     def note(self, *what: object) -> None:
         """Record an event that a simulation of the same seed must repeat at the same time."""
         self._trace.update(repr((round(self.clock.mono, 9), *what)).encode())
+
+    def moment(self) -> int:
+        """Return the number of this call: a later event has a higher one."""
+        self._moments += 1
+        return self._moments
 
     def trace(self) -> str:
         """Return a digest of all noted events."""

@@ -1,0 +1,293 @@
+"""Guarantees of SOW topics in a simulation, checked against the records that the log gives.
+
+Must never share code with the product.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tests.helpers.sow_model import Published, query
+from tests.world.sow_log import (
+    DELETED,
+    EXPIRING,
+    PARTS,
+    PATTERN,
+    SOW,
+    Fields,
+    History,
+    Identity,
+    Removal,
+    Row,
+    State,
+    fields_of,
+    identity_of,
+    merged,
+    removal_of,
+    removed_by,
+    sow_of,
+)
+from tests.world.sow_publisher import Change, SowPublisher
+from tests.world.sow_reader import SELECTED, WHOLE, Answer, Query, Result, SowReader
+from tickertape.base.names import publisher_id
+
+ORDERS: Final = {"none": (), "values": (("v", False),), "texts descending": (("t", True), ("v", False))}
+FILTERS: Final = {
+    "/even = true": lambda fields: fields.get("even") is True,
+    "/n > 9": lambda fields: fields["n"] > 9,
+    "/id < 3": lambda fields: fields["id"] < 3,
+}
+Place = tuple[Row, Removal | None, frozenset[Identity], int]
+"""A row of a publisher. For a delete: its record, the removed records, and the matches that it must have."""
+
+
+def changes(publishers: Sequence[SowPublisher], histories: Sequence[History], *, one: bool) -> None:
+    """Check that each change is in a log once, in the order of its publisher, with its effect.
+
+    `one`: only one server was ever used, so its log has each acknowledged change.
+    """
+    there: set[int] = set()
+    for history in histories:
+        _check_log(publishers, history, there)
+    for publisher in publishers:
+        for change in publisher.changes:
+            if change.acknowledged is not None:
+                assert id(change) in there, f"{publisher.name}: lost, though acknowledged: {change}"
+            if not change.perhaps:
+                assert id(change) in there, f"{publisher.name}: lost, though accepted: {change}"
+
+
+def _check_log(publishers: Sequence[SowPublisher], history: History, there: set[int]) -> None:
+    made = {
+        (publisher.name, change.fields["n"]): change
+        for publisher in publishers
+        for change in publisher.changes
+        if change.fields is not None and "n" in change.fields
+    }
+    names = {publisher_id(publisher.name): publisher.name for publisher in publishers}
+    found: dict[str, list[tuple[Row, Change | None, frozenset[Identity], State]]] = {}
+    once: set[int] = set()
+    for row, state in history.states():
+        if row.topic == SOW:
+            removal = removal_of(row)
+            removed = frozenset(removed_by(state, row))
+            if removal.kind != DELETED:
+                _check_expiry(state, removed)
+            elif row.name[0] in names:
+                found.setdefault(names[row.name[0]], []).append((row, None, removed, dict(state)))
+            continue
+        if row.topic.startswith("$"):
+            continue
+        fields = fields_of(row)
+        change = made.get((fields["by"], fields["n"]))
+        assert change is not None, f"position {row.position}: a message that was never published"
+        assert id(change) not in once, f"position {row.position}: {change} is in the log twice"
+        once.add(id(change))
+        _check_upsert(row, fields, change, state)
+        names.setdefault(row.name[0], fields["by"])
+        found.setdefault(fields["by"], []).append((row, change, frozenset(), {}))
+    there |= once
+    for publisher in publishers:
+        _check_order(publisher, found.get(publisher.name, []), there)
+
+
+def _check_expiry(state: State, removed: Iterable[Identity]) -> None:
+    for one in removed:
+        assert one[0] == EXPIRING, f"{one} expired"
+        assert state[one].life != 0, f"{one} expired without a lifetime"
+
+
+def _check_upsert(row: Row, fields: Fields, change: Change, state: State) -> None:
+    assert change.fields is not None
+    assert (row.topic, row.key) == (change.topic, change.key), f"{row} of {change}"
+    expected = change.fields
+    if change.how == "delta":
+        old = state.get(identity_of(row))
+        expected = change.fields if old is None else merged(fields_of(old), change.fields)
+    assert fields == expected, f"position {row.position}: {change.how} gives {fields}, not {expected}"
+
+
+def _check_order(
+    publisher: SowPublisher,
+    rows: Sequence[tuple[Row, Change | None, frozenset[Identity], State]],
+    there: set[int],
+) -> None:
+    """Match the rows of a publisher with its changes in their order, and the deletes with their effect."""
+    place = {id(change): number for number, change in enumerate(publisher.changes)}
+    last = -1
+    for number, (row, change, removed, state) in enumerate(rows):
+        if change is not None:
+            assert place[id(change)] > last, f"{publisher.name}: {change} is not in its order"
+            last = place[id(change)]
+            continue
+        later = next((place[id(c)] for _, c, _, _ in rows[number + 1 :] if c is not None), None)
+        fits = [
+            at
+            for at, one in enumerate(publisher.changes[:later])
+            if at > last and one.deletes and _fits(one, row, removed, state)
+        ]
+        label = f"{publisher.name}: position {row.position} removes {sorted(map(str, removed))}"
+        assert fits, f"{label}, between changes {last} and {later}: {publisher.changes[last + 1 : later]}"
+        sure = [at for at in fits if publisher.changes[at].sequence == row.name[1]]
+        last = (sure or [at for at in fits if publisher.changes[at].result] or fits)[0]
+        there.add(id(publisher.changes[last]))
+
+
+def _fits(change: Change, row: Row, removed: frozenset[Identity], state: State) -> bool:
+    """Return whether a row is this delete, executed at the place of the row."""
+    removal = removal_of(row)
+    if removal.topic != sow_of(change.topic):
+        return False
+    if change.sequence is not None and change.sequence != row.name[1]:
+        return False
+    if change.result is not None and change.result.records != removal.counts[2]:
+        return False
+    if removal.counts[2] != len(removed):
+        return False
+    return removed == _selected(change, state)
+
+
+def _selected(change: Change, state: State) -> frozenset[Identity]:
+    """Return the records that a delete selects."""
+    if change.filter is None:
+        return change.ids & state.keys()
+    passes = FILTERS[change.filter]
+    return frozenset(
+        one for one, row in state.items() if _within(one[0], change.topic) and passes(fields_of(row))
+    )
+
+
+def _within(topic: str, asked: str) -> bool:
+    """Return whether a topic belongs to the topic of a query or delete.
+
+    The name of a SOW topic with a pattern selects all its topics.
+    """
+    return topic in ((PATTERN, *PARTS) if asked in (WHOLE, PATTERN) else (asked,))
+
+
+# -- queries --------------------------------------------------------------------------------------------
+
+
+def queries(
+    readers: Sequence[SowReader],
+    history: History,
+    publishers: Sequence[SowPublisher],
+    counts: Counter[str],
+    *,
+    one: bool,
+) -> None:
+    """Check that each result has the records of the log at its position, and what follows it."""
+    places = [history.after(result.as_of) for _, result in _results(readers)]
+    states = history.states_at(place for place in places if place is not None)
+    known = _acknowledged(publishers, history) if one else []
+    for (asked, result), place in zip(_results(readers), places, strict=True):
+        label = f"{asked.options} {asked.topic} as of {result.as_of}"
+        assert place is not None, f"{label}: the log does not have this message"
+        assert not result.unpersisted, f"{label}: the position was not persisted"
+        for moment, position in known:
+            if moment < result.asked:
+                assert position < place, f"{label}: position {position} was acknowledged before"
+        _check_records(asked, result, states[place], label)
+        _check_messages(asked, result, history, place, label)
+        counts["results judged"] += result.whole
+        counts["messages after results judged"] += len(result.messages)
+
+
+def _results(readers: Iterable[SowReader]) -> list[tuple[Query, Result]]:
+    return [
+        (asked, result)
+        for reader in readers
+        for asked in reader.queries
+        for result in asked.results
+        if result.as_of
+    ]
+
+
+def _acknowledged(publishers: Sequence[SowPublisher], history: History) -> list[tuple[int, int]]:
+    """Return the moment and the position of each acknowledged change with a known position."""
+    names = {publisher_id(publisher.name): publisher for publisher in publishers}
+    moments = {
+        (publisher.name, change.sequence): change.acknowledged
+        for publisher in publishers
+        for change in publisher.changes
+        if change.acknowledged is not None and change.sequence is not None
+    }
+    return [
+        (moment, row.position)
+        for row in history.rows
+        if row.name[0] in names
+        if (moment := moments.get((names[row.name[0]].name, row.name[1]))) is not None
+    ]
+
+
+def _check_records(asked: Query, result: Result, state: State, label: str) -> None:
+    found = {
+        str(one).encode(): Published(str(one).encode(), *row.name, row.position, b"", fields_of(row))
+        for one, row in state.items()
+        if _covers(asked, row) and (asked.ids is None or one in asked.ids)
+    }
+    expected = query(found, _passes(asked), ORDERS[asked.options["order"]], asked.top, asked.skip)
+    names = [f"{one.publisher}|{one.sequence}|" for one in expected]
+    seen = [one.bookmark for one in result.records]
+    if result.whole:
+        assert seen == names, f"{label}: records {seen}, not {names}"
+        matches = sum(_passes(asked)(one.body) for one in found.values())
+        assert result.matches in (None, matches), f"{label}: {result.matches} matches, not {matches}"
+    else:
+        assert seen == names[: len(seen)], f"{label}: records {seen} start {names}"
+    for answer, record in zip(result.records, expected, strict=False):
+        _check_fields(asked, answer, record.body, label)
+
+
+def _check_fields(asked: Query, answer: Answer, body: Mapping[str, Any], label: str) -> None:
+    whole = asked.options["select"] == "all"
+    wanted = body if whole else {name: body[name] for name in SELECTED}
+    assert answer.fields == wanted, f"{label}: {answer.fields}, not {wanted}"
+
+
+def _check_messages(asked: Query, result: Result, history: History, place: int, label: str) -> None:
+    expected = following(asked, history, place)
+    seen = [one.bookmark for one in result.messages]
+    names = [row.bookmark for row in expected]
+    assert seen == names[: len(seen)], f"{label}: messages {seen} start {names[: len(seen) + 1]}"
+    for answer, row in zip(result.messages, expected, strict=False):
+        assert answer.topic == row.topic, label
+        _check_fields(asked, answer, fields_of(row), label)
+    if asked.follows and asked.results[-1] is result:
+        assert result.whole, f"{label}: the last result is not complete"
+        assert len(seen) == len(names), f"{label}: {len(seen)} of {len(names)} messages"
+
+
+def following(asked: Query, history: History, place: int) -> list[Row]:
+    """Return the messages from a position on that a query covers."""
+    passes = _passes(asked)
+    return [row for row in history.rows[place:] if _covers(asked, row) and passes(fields_of(row))]
+
+
+def has_all(asked: Query, history: History) -> bool:
+    """Return whether a following query has all messages."""
+    if not asked.results or not asked.results[-1].whole:
+        return False
+    last = asked.results[-1]
+    place = history.after(last.as_of)
+    return place is not None and len(last.messages) >= len(following(asked, history, place))
+
+
+def _covers(asked: Query, row: Row) -> bool:
+    return _within(row.topic, asked.topic)
+
+
+def _passes(asked: Query) -> Any:
+    return (lambda _: True) if asked.options["filter"] == "none" else FILTERS["/even = true"]
+
+
+def records(stored: Mapping[str, Sequence[bytes]], history: History, label: str) -> None:
+    """Check the bodies of the records of each SOW topic of a server that has folded the whole log."""
+    state = history.states_at(())[history.end]
+    for topic, bodies in stored.items():
+        expected = sorted(row.body for one, row in state.items() if sow_of(one[0]) == topic)
+        assert sorted(bodies) == expected, f"{label}: {topic} has {len(bodies)} records, not {len(expected)}"
+
+
