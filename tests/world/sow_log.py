@@ -153,6 +153,13 @@ class History:
         found = self._places.get(bookmark)
         return None if found is None else found + 1
 
+    def next_message(self, position: int) -> int:
+        """Return the first position from `position` on with a message of an application, or the end."""
+        for row in self.rows[position:]:
+            if not row.topic.startswith("$"):
+                return row.position
+        return self.end
+
     def states(self) -> Iterator[tuple[Row, State]]:
         """Generate each row with the records before it. The dict changes with the next row."""
         state: State = {}

@@ -66,6 +66,8 @@ class SowPublisher(App):
         self._keeps = self.rng.choice(STORES)
         self._sequence: int | None = None
         """Of its last change, if known."""
+        self._first = 0
+        """Index of the first change of its process."""
         self._returned = 0
         self._acknowledged = 0
 
@@ -82,7 +84,7 @@ class SowPublisher(App):
         on_disk = self._keeps in ("file", "synced file")
         for change in self.changes[self._returned if on_disk else self._acknowledged :]:
             change.perhaps = True
-        self._returned = self._acknowledged = len(self.changes)
+        self._returned = self._acknowledged = self._first = len(self.changes)
         self._sequence = None
 
     def _store(self) -> tt.PublishStore | None:
@@ -189,6 +191,8 @@ class SowPublisher(App):
                 self.world.wrong.append(f"{self.name}: sequence {sequence - back} after {one.sequence}")
             one.sequence = sequence - back
         self._sequence = sequence
+        for back, one in enumerate(reversed(self.changes[self._first :])):
+            one.sequence = sequence - back  # those before the first known one, too
         return True
 
     # -- deletes ----------------------------------------------------------------------------------------

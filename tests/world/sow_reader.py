@@ -231,7 +231,9 @@ class SowReader(App):
         await self._until_complete(query)
 
     async def _streamed(self, client: tt.AsyncHAClient, query: Query) -> None:
-        while True:
+        """Read one stream after the other, as connections end, until one has all messages."""
+        whole = False
+        while not whole:
             self._begin(query)
             try:
                 stream = await self.ends(
@@ -239,16 +241,17 @@ class SowReader(App):
                 )
                 taking = asyncio.create_task(self._taking(query, stream))
                 await asyncio.wait((taking,), timeout=0.3 * self.world.pace)
-                enough = self.enough.is_set()
-                if enough or self.rng.random() < 0.7:
-                    await self.enough.wait()
+                if self.rng.random() < 0.7:
+                    enough = asyncio.create_task(self.enough.wait())
+                    await asyncio.wait((taking, enough), return_when=asyncio.FIRST_COMPLETED)
+                    enough.cancel()
+                if self.enough.is_set() and not taking.done():
                     await self._until_complete(query)
-                    enough = True
+                    whole = not taking.done()
                 await self.ends(stream.close())
                 await taking
-                if enough:
-                    return
             except (*RETRIES, tt.SubscriptionExists, tt.SubscriptionUnknown):
+                whole = False
                 self.world.counts["stream cut short"] += 1
             await self.again()
 
