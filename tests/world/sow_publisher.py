@@ -228,8 +228,11 @@ class SowPublisher(App):
             arguments["keys"] = change.keys
         try:
             change.result = await self.ends(client.sow_delete(change.topic, **arguments, wait=wait))
-        except RETRIES:
+        except RETRIES as error:
             self.world.counts["delete without an answer"] += 1
+            if "Cannot connect" in str(error):  # it was not stored, and took no sequence
+                change.perhaps, change.sequence, self._sequence = True, None, None
+                self._first = len(self.changes)
             return False
         if wait:
             assert change.result is not None

@@ -35,6 +35,7 @@ from tickertape.client.limits import republish_bytes_max
 from tickertape.client.protocol import transactions
 from tickertape.client.publish_store import file
 from tickertape.client.publishing import resend
+from tickertape.server.storage.disk_worker import DiskWorker
 from tickertape.testing.clock import VirtualClock, VirtualLoop
 from tickertape.wire.connection import Connection, Event, Received
 
@@ -51,6 +52,10 @@ DAWDLING_SECONDS: Final = (0.0, 0.0, 0.01, 0.3)
 """Between two commands of a transaction, one of these."""
 MEMORY: Final = Path("/dev/shm")
 """Directory of files in memory, if the machine has one."""
+
+
+def _take_turn(_worker: DiskWorker, _bytes: int) -> None:
+    """Write the next piece of a checkpoint at once: a wait on a thread would let no virtual time pass."""
 
 
 class WorldLoop(VirtualLoop):
@@ -158,6 +163,7 @@ class World:
                 patch.object(resend, "republish_bytes_max", self._republished),
                 patch.object(transactions, "uuid4", self._uuid4),
                 patch.object(transactions, "stage_frame_bytes", STAGE_FRAME_BYTES),
+                patch.object(DiskWorker, "_await_turn", _take_turn),
                 patch.object(AsyncioDriver, "ask", self._dawdling(AsyncioDriver.ask)),
                 patch.object(Connection, "received", self._counting(Connection.received)),
             ):
