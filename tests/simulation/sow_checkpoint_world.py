@@ -104,6 +104,9 @@ class CheckpointWorld(SowEngine):
     def check(self) -> None:
         """Compare the records with the expected ones, when everything is folded."""
         assert self.broker.states.fold.folded == len(self.history)
+        names = [row.name for row in self.history if not row.topic.startswith("$")]
+        last = self.broker.states.fold.last
+        assert (None if last is None else (last.publisher, last.sequence)) == (names[-1] if names else None)
         for topic in ("orders", "rates"):
             assert self.records(topic) == self.expected(topic), topic
 

@@ -64,6 +64,10 @@ class LogFold:
         """Whether the states are those at `folded`, and not in the middle of the next commit."""
         return self._current is None
 
+    def begin_after(self, last: Bookmark | None) -> None:
+        """Set the last message before the folded part of the log, in the recovery."""
+        self.last = last
+
     def begin(self, folded: int) -> None:
         """Start at a position, after the recovery."""
         self.folded = folded

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
@@ -30,8 +31,9 @@ from tickertape.engine.sow.topic import RowKeys, StateTopic
 from tickertape.journal.format.segment import CommitHeader
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.commit_search import find_commit
-from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_reader import LogReader, message_at
 from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.journal.retention import find_last_message
 
 
 class FrameKeys(NamedTuple):
@@ -130,6 +132,8 @@ class StateRegistry:
         report = list(plan.report)
         try:
             yield from self._fold_from(start)
+            if self.fold.last is None:
+                self.fold.begin_after((yield from self._last_message()))
             self.fold.begin(self._journal.commits.persisted_end)
             self.expiry.announce()
             for topic in self._topics.values():
@@ -157,6 +161,15 @@ class StateRegistry:
             parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
             for part in parts:
                 self.fold.take(part)
+
+    def _last_message(self) -> Generator[ReadRequest, Buffer, Bookmark | None]:
+        """Find the last message of the log. It precedes the folded part, which starts at a checkpoint."""
+        view = self._journal.view
+        if view.end_position == view.first_position:
+            return None
+        position = yield from find_last_message(view)
+        found = yield from message_at(view, position)
+        return None if found is None else found.bookmark
 
     # -- intake -----------------------------------------------------------------------------------------
 
