@@ -226,9 +226,7 @@ class Chooser:
 def missing(counts: Mapping[str, int], tables: tuple[Rows, ...] = TABLES + SOW_TABLES) -> list[str]:
     """Return pairs of `tables` and commands that did not occur."""
     every = [pair for table in tables for pair in possible(table)]
-    commands = [
-        name for name in COMMANDS if (SOW_TABLES if name in SOW_COMMANDS else TABLES)[0] in tables
-    ]
+    commands = [name for name in COMMANDS if (SOW_TABLES if name in SOW_COMMANDS else TABLES)[0] in tables]
     wanted = [f"pair: {a} & {b}" for a, b in every] + [f"command: {name}" for name in commands]
     return [name for name in wanted if not counts.get(name)]
 

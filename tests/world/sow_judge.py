@@ -6,7 +6,7 @@ Must never share code with the product.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tests.helpers.sow_model import Published, query
@@ -19,7 +19,6 @@ from tests.world.sow_log import (
     Fields,
     History,
     Identity,
-    Removal,
     Row,
     State,
     fields_of,
@@ -34,13 +33,11 @@ from tests.world.sow_reader import SELECTED, WHOLE, Answer, Query, Result, SowRe
 from tickertape.base.names import publisher_id
 
 ORDERS: Final = {"none": (), "values": (("v", False),), "texts descending": (("t", True), ("v", False))}
-FILTERS: Final = {
+FILTERS: Final[dict[str, Callable[[Mapping[str, Any]], bool]]] = {
     "/even = true": lambda fields: fields.get("even") is True,
     "/n > 9": lambda fields: fields["n"] > 9,
     "/id < 3": lambda fields: fields["id"] < 3,
 }
-Place = tuple[Row, Removal | None, frozenset[Identity], int]
-"""A row of a publisher. For a delete: its record, the removed records, and the matches that it must have."""
 
 
 def changes(publishers: Sequence[SowPublisher], histories: Sequence[History], *, one: bool) -> None:
@@ -182,11 +179,13 @@ def queries(
     *,
     one: bool,
 ) -> None:
-    """Check that each result has the records of the log at its position, and what follows it."""
+    """Check that each result has the records of the log at its position, and the messages after them."""
     found = _results(readers)
     places = [history.after(result.as_of) for _, result in found]
     ends = [None if place is None else history.next_message(place) for place in places]
-    states = history.states_at(at for place, end in zip(places, ends, strict=True) for at in _range(place, end))
+    states = history.states_at(
+        at for place, end in zip(places, ends, strict=True) for at in _range(place, end)
+    )
     known = _acknowledged(publishers, history) if one else []
     for (asked, result), place, end in zip(found, places, ends, strict=True):
         label = f"{asked.options} {asked.topic} as of {result.as_of}"
@@ -218,7 +217,7 @@ def _results(readers: Iterable[SowReader]) -> list[tuple[Query, Result]]:
 
 
 def _acknowledged(publishers: Sequence[SowPublisher], history: History) -> list[tuple[int, int]]:
-    """Return the moment and the position of each acknowledged change with a known position."""
+    """Return number of the acknowledgement and position of each change with a known position."""
     names = {publisher_id(publisher.name): publisher for publisher in publishers}
     moments = {
         (publisher.name, change.sequence): change.acknowledged
@@ -303,5 +302,3 @@ def records(stored: Mapping[str, Sequence[bytes]], history: History, label: str)
     for topic, bodies in stored.items():
         expected = sorted(row.body for one, row in state.items() if sow_of(one[0]) == topic)
         assert sorted(bodies) == expected, f"{label}: {topic} has {len(bodies)} records, not {len(expected)}"
-
-

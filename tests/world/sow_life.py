@@ -35,7 +35,12 @@ SEGMENT_BYTES: Final = 8_192
 
 def _config(interval: str) -> str:
     """Return the configuration of a server."""
-    topics = ((GENERATED, ""), (EXPLICIT, ""), (PATTERN, f'pattern = "^{PATTERN}/"'), (EXPIRING, 'expiration = "1s"'))
+    topics = (
+        (GENERATED, ""),
+        (EXPLICIT, ""),
+        (PATTERN, f'pattern = "^{PATTERN}/"'),
+        (EXPIRING, 'expiration = "1s"'),
+    )
     return "".join(
         f'[[sow]]\nname = "{name}"\ncheckpoint_interval = "{interval}"\n{more}\n'
         + 'key = ["/id"]\n' * (name != EXPLICIT)
@@ -89,7 +94,7 @@ class SowRun:
         ]
         for n, reader in enumerate(self.readers):
             history = self.histories[n % number]
-            reader.persisted = lambda bookmark, history=history: history.after(bookmark) is not None  # type: ignore[misc]
+            reader.persisted = history.has
             reader.has_all = partial(sow_judge.has_all, history=history)
         world.apps = [*self.publishers, *self.readers]
         self.refused: BaseException | None = None

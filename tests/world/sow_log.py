@@ -77,7 +77,9 @@ def identity_of(row: Row) -> Identity:
 
 def removal_of(row: Row) -> Removal:
     """Return a decoded row of the topic `$sow`. Format: docs/formats/sow-records.md."""
-    topic, kind, counts, more, logs, _, publishers, sequences, _, numbers, *_ = msgspec.msgpack.decode(row.body)
+    topic, kind, counts, more, logs, _, publishers, sequences, _, numbers, *_ = msgspec.msgpack.decode(
+        row.body
+    )
     assert not logs, "there are no links"
     ids = unpack(f"<{len(publishers) // 8}Q", publishers)
     pairs = zip(
@@ -92,8 +94,10 @@ def merged(old: Mapping[str, Any], delta: Mapping[str, Any]) -> Fields:
     found = dict(old)
     for name, value in delta.items():
         before = found.get(name)
-        both = isinstance(before, dict) and isinstance(value, dict)
-        found[name] = merged(before, value) if both else value
+        if isinstance(before, dict) and isinstance(value, dict):
+            found[name] = merged(before, value)
+        else:
+            found[name] = value
     return found
 
 
@@ -101,7 +105,9 @@ def removed_by(state: State, row: Row) -> set[Identity]:
     """Return the records that a row of the topic `$sow` removes."""
     removal = removal_of(row)
     return {
-        one for one, record in state.items() if sow_of(one[0]) == removal.topic and record.name in removal.named
+        one
+        for one, record in state.items()
+        if sow_of(one[0]) == removal.topic and record.name in removal.named
     }
 
 
@@ -152,6 +158,10 @@ class History:
             return 0
         found = self._places.get(bookmark)
         return None if found is None else found + 1
+
+    def has(self, bookmark: str) -> bool:
+        """Return whether a message is persisted."""
+        return self.after(bookmark) is not None
 
     def next_message(self, position: int) -> int:
         """Return the first position from `position` on with a message of an application, or the end."""

@@ -13,7 +13,7 @@ import msgspec
 import tickertape as tt
 from tests.world.apps import RETRIES, App
 from tests.world.choices import CHANGE, Options
-from tests.world.sow_log import EXPIRING, EXPLICIT, GENERATED, PARTS, PATTERN, Fields, Identity
+from tests.world.sow_log import EXPLICIT, PARTS, PATTERN, Fields, Identity
 
 if TYPE_CHECKING:
     from tests.world.world import World
@@ -210,7 +210,7 @@ class SowPublisher(App):
             return Change(how, topic, ids=frozenset((topic, key) for key in keys), keys=keys)
         try:
             result = await self.ends(client.sow(topic))
-            known = {message.sow_key: (message.topic, message.json()["id"]) async for message in result}
+            known = {str(message.sow_key): (message.topic, message.json()["id"]) async for message in result}
         except RETRIES:
             return None
         chosen = rng.sample(sorted(known), min(len(known), rng.choice((1, 3))))
@@ -239,6 +239,3 @@ class SowPublisher(App):
             change.acknowledged = self.world.moment()
             change.perhaps = False
         return True
-
-
-TOPICS: Final = (GENERATED, EXPLICIT, EXPIRING, PATTERN, *PARTS)

@@ -165,7 +165,9 @@ class SowReader(App):
             return False
         result.whole, result.matches = True, found.matches
         if found.records_returned != len(result.records):
-            self.world.wrong.append(f"{self.name}: {found.records_returned} records are {len(result.records)}")
+            self.world.wrong.append(
+                f"{self.name}: {found.records_returned} records are {len(result.records)}"
+            )
         return True
 
     async def _choose_keys(self, client: tt.AsyncHAClient, query: Query) -> None:
@@ -173,7 +175,7 @@ class SowReader(App):
         known: dict[str, Identity] = {}
         explicit = query.options["topic"] == "explicit"
         async for message in found:
-            known[message.sow_key] = message.topic, message.sow_key if explicit else message.json()["id"]
+            known[str(message.sow_key)] = message.topic, message.sow_key if explicit else message.json()["id"]
         query.keys = self.rng.sample(sorted(known), min(len(known), self.rng.choice((1, 3))))
         query.ids = frozenset(known[key] for key in query.keys)
         if not query.keys:

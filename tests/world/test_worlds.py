@@ -16,20 +16,32 @@ import pytest
 
 from tests.helpers.processes import source_environment
 from tests.helpers.tiers import seeds_of
-from tests.world.choices import missing
-from tests.world.life import HARMED, LARGE, MACHINES, PAIR, SMALL, TRIO, UNLIKE, Shape, kept, live
-from tests.world.machines import MachineShape
+from tests.world.choices import SOW_TABLES, TABLES, missing
+from tests.world.life import HARMED, LARGE, MACHINES, PAIR, RECORDS, SMALL, TRIO, UNLIKE, AnyShape, kept, live
 
-EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 120, PAIR: 40, UNLIKE: 40, LARGE: 40, HARMED: 24}
+EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 120, PAIR: 40, UNLIKE: 40, LARGE: 40, HARMED: 24, RECORDS: 60}
 """In this many simulations each fault occurs. With clients of each kind, each command is sent, and each pair
 of options is chosen.
 """
-FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, UNLIKE: 2_000, LARGE: 1_200, HARMED: 2_000}
+FULL = {
+    MACHINES: 20_000,
+    SMALL: 4_000,
+    TRIO: 2_000,
+    PAIR: 2_000,
+    UNLIKE: 2_000,
+    LARGE: 1_200,
+    HARMED: 2_000,
+    RECORDS: 2_000,
+}
 HAPPENED = (
     "given back", "lease ended", "commit without an answer", "publish stores opened",
     "bookmark stores opened", "silence noticed", "call timed out", "plain subscriptions judged",
     "array published", "invalid array refused", "ended without close, all sent",
     "ranges with a start", "ranges with an end", "readings of the past judged as a whole",
+)  # fmt: skip
+SOW_HAPPENED = (
+    "results judged", "messages after results judged", "restarts judged", "checkpoints removed",
+    "queries sent again", "query without a result", "delete without an answer", "stream cut short",
 )  # fmt: skip
 FRAMES = ("frames behind the first of a transaction", "connection lost between two frames")
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
@@ -38,20 +50,20 @@ import sys
 from collections import Counter
 from tests.world.life import SHAPES, live
 for seed in range(int(sys.argv[1])):
-    print(live(seed, [*SHAPES.values()][seed % 6], Counter()))
+    print(live(seed, [*SHAPES.values()][seed % 8], Counter()))
 """
 
 pytestmark = pytest.mark.slow
 
 
-def _lived(shape: Shape | MachineShape, seeds: range, *more: str) -> None:
+def _lived(shape: AnyShape, seeds: range, *more: str) -> None:
     """Run simulations. Each fault must occur in those of every run."""
     counts: Counter[str] = Counter()
     for seed in seeds_of(seeds, counts, dict.fromkeys((*shape.kinds, *more), 1)):
         live(seed, shape, counts)
 
 
-def _parts(shape: Shape | MachineShape) -> list[Any]:
+def _parts(shape: AnyShape) -> list[Any]:
     """Return the seeds of each part of a test. The first runs every time."""
     number = EVERY_RUN[shape]
     every = range(number)
@@ -94,7 +106,13 @@ def test_publishers_failing_over_to_a_server_with_fewer_topics_lose_nothing(seed
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seeds", _parts(LARGE), ids=str)
 def test_readers_queues_and_transactions_on_one_server_keep_the_guarantees(seeds: range) -> None:
-    _lived(LARGE, seeds, *HAPPENED, *missing({}))
+    _lived(LARGE, seeds, *HAPPENED, *missing({}, TABLES))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seeds", _parts(RECORDS), ids=str)
+def test_changes_and_queries_of_records_on_one_or_two_servers_keep_the_guarantees(seeds: range) -> None:
+    _lived(RECORDS, seeds, *SOW_HAPPENED, *missing({}, SOW_TABLES))
 
 
 @pytest.mark.parametrize("line", REGRESSIONS.read_text().splitlines())
@@ -107,7 +125,7 @@ def test_simulations_with_equal_seeds_are_equal_in_every_process(full: bool) -> 
     traces = set()
     for hash_seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", TRACES, "1000" if full else "6"],
+            [sys.executable, "-c", TRACES, "1000" if full else "8"],
             env={**source_environment(), **_project(), "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
@@ -115,7 +133,7 @@ def test_simulations_with_equal_seeds_are_equal_in_every_process(full: bool) -> 
         )
         traces.add(done.stdout)
     assert len(traces) == 1
-    assert len(set(traces.pop().split())) == (1000 if full else 6)
+    assert len(set(traces.pop().split())) == (1000 if full else 8)
 
 
 def _project() -> dict[str, str]:
