@@ -33,6 +33,13 @@ RETAINED_BYTES: Final = 24_000
 SEGMENT_BYTES: Final = 8_192
 
 
+RECORDED: Final = f"""
+[[journal.topic]]
+pattern = "^({GENERATED}|{EXPLICIT}|{EXPIRING}|{PATTERN}(/.*)?)$"
+"""
+"""Persistent topics of two servers, named. One server has all topics."""
+
+
 def _config(interval: str) -> str:
     """Return the configuration of a server."""
     topics = (
@@ -74,7 +81,11 @@ class SowRun:
         self.retains = seed % 2 == 1
         interval = "1s" if seed % 4 else "1h"
         self.world = world = World(
-            seed, servers=number, config=_config(interval), segment_bytes=SEGMENT_BYTES, counts=counts
+            seed,
+            servers=number,
+            config=RECORDED * (number - 1) + _config(interval),
+            segment_bytes=SEGMENT_BYTES,
+            counts=counts,
         )
         world.chooser.fixed = dict(shape.fixed)
         self.servers: list[SimServer] = world.servers
