@@ -11,6 +11,9 @@ from tests.mutations.mutation import Mutation
 
 _DELETES = "unit/client/publishing/test_deletes.py"
 _KILLS = "faults/test_sow_delete_sigkill.py"
+_RECORDS = (
+    "world/test_worlds.py::test_changes_and_queries_of_records_on_one_or_two_servers_keep_the_guarantees"
+)
 
 SOW_CLIENT_MUTATIONS: Final = (
     Mutation(
@@ -36,7 +39,7 @@ SOW_CLIENT_MUTATIONS: Final = (
         "engine/commands/publish.py",
         "        return self._writer.known(session.publisher, batch) if command.sequenced else 0\n",
         "        return 0\n",
-        (_KILLS,),
+        (_KILLS, _RECORDS),
         promise="R9",
         tier="faults",
     ),

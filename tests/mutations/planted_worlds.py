@@ -17,6 +17,7 @@ _TRIO = _WORLDS + "test_publisher_reader_and_worker_with_one_server_keep_the_gua
 _PAIR = _WORLDS + "test_publishers_failing_over_between_two_servers_keep_the_guarantees"
 _UNLIKE = _WORLDS + "test_publishers_failing_over_to_a_server_with_fewer_topics_lose_nothing"
 _LARGE = _WORLDS + "test_readers_queues_and_transactions_on_one_server_keep_the_guarantees"
+_RECORDS = _WORLDS + "test_changes_and_queries_of_records_on_one_or_two_servers_keep_the_guarantees"
 
 WORLD_MUTATIONS: Final = (
     # -- guarantees of publishers ---------------------------------------------------------------------
@@ -168,5 +169,33 @@ WORLD_MUTATIONS: Final = (
         (_SMALL,),
         promise="invariant 5",
         tier="world",
+    ),
+    # -- records of SOW topics ------------------------------------------------------------------------
+    Mutation(
+        "deletes are executed before the other messages of their frame",
+        "engine/sow/commands.py",
+        "        for row in sorted({*rows, *requests}):",
+        "        for row in sorted({*rows, *requests}, key=lambda row: (row not in requests, row)):",
+        (_RECORDS,),
+        promise="R9",
+        tier="world",
+    ),
+    Mutation(
+        "messages after a result start at the accepted end",
+        "engine/sow/feed.py",
+        "            self.log_feed.begin(ReplayRange(self.position), None)",
+        "            self.log_feed.begin(ReplayRange(fold._journal.commits.accepted_end), None)",
+        (_RECORDS,),
+        promise="R9",
+        tier="world",
+    ),
+    Mutation(
+        "a result after a start from a checkpoint has no position",
+        "engine/sow/registry.py",
+        "            if self.fold.last is None:\n",
+        "            if self.fold.last is None and not start:\n",
+        ("simulation/test_sow_checkpoints.py", _RECORDS),
+        promise="R9",
+        tier="simulation",
     ),
 )
