@@ -87,7 +87,10 @@ class SowCycles:
         self.victim.spawn()
         self.victim.wait_ready()
         self.start_seconds = time.monotonic() - begun
-        stores = tt.MemoryPublishStore("4MB"), tt.FilePublishStore(directory / "store")
+        stores: list[tt.PublishStore] = [
+            tt.MemoryPublishStore("4MB"),
+            tt.FilePublishStore(directory / "store"),
+        ]
         self.writers = [
             SowWriter(name, self.victim.uri, store, KEYS, seed + number)
             for number, (name, store) in enumerate(zip(("ann", "bob"), stores, strict=True))
