@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import tickertape as tt
+from examples.demo.aircraft import CONFIG
 from examples.demo.checking import CheckFailed
 from examples.demo.flights import NoData
 from examples.demo.screen import Screen
@@ -33,7 +34,9 @@ def main() -> int:
         data = _data_directory(arguments.data)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}", EXIT_MISSING)
-    server = RunningServer(data)
+    config = data.with_name(f"{data.name}.toml")
+    config.write_text(CONFIG)
+    server = RunningServer(data, config)
     story = Story(Screen(), server, limit=arguments.flights, spark=arguments.spark)
     try:
         story.run()

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 import tickertape as tt
-from examples.demo import departures, following
+from examples.demo import aircraft, departures, following
 from examples.demo.checking import (
     CheckFailed,
     LogReading,
@@ -62,6 +62,7 @@ class Story:
         self.replay_range(reading)
         self.cross_into_live()
         self.replay_a_day()
+        self.keep_last_flights()
         if self._spark:
             self.run_spark()
         self.stop_server()
@@ -202,6 +203,21 @@ class Story:
         self._screen.passed(
             f"{count(replayed.flights, 'departure')} of {replayed.day} in order: "
             f"{replayed.recorded_seconds:.2f} s of log time replayed in {replayed.seconds:.2f} s"
+        )
+
+    def keep_last_flights(self) -> None:
+        """Keep the last flight of each aircraft as a record, over a kill of the server."""
+        self._screen.heading(
+            "Keep the last flight of each aircraft (state of the world), and kill the server"
+        )
+        with self._screen.waiting("publishing all flights by tail number, and starting the server again"):
+            kept = aircraft.keep_last_flights(self._server, [flight.body for flight in self._flights])
+        self._screen.fact(
+            f"{count(kept.published, 'flight')} published, {kept.refused:,} refused: no tail number"
+        )
+        self._screen.fact("records: " + ", ".join(f"{name} {records:,}" for name, records in kept.carriers))
+        self._screen.passed(
+            f"{count(kept.records, 'record')} after the kill, identical to the last flights in the file"
         )
 
     def run_spark(self) -> None:

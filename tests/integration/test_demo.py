@@ -73,6 +73,8 @@ def test_demo_runs_all_steps_and_prints_working_commands(tmp_path: Path) -> None
     assert (first, received) == (start + 1, last - start)
     published, day = numbers("# departures published", text)[0], numbers("# departures of 2013-", text)[0]
     assert 0 < day < published
+    assert numbers("# flights published, # refused: no tail number", text) == (3000, 5)
+    assert numbers("# records after the kill, identical", text) == (1433,)
     assert "\x1b" not in text, "no colours without a terminal"
 
     verify, serve, subscribe = next_commands(text)
