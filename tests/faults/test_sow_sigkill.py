@@ -49,6 +49,7 @@ KINDS = (
     "killed at work",
     "killed after a checkpoint",
     "killed at work",
+    "killed at work",
 )
 HAPPENS = (
     *sorted(set(KINDS)),
@@ -108,7 +109,7 @@ class SowCycles:
         self.kill_working(number)
         if number % LOOK_CYCLES == LOOK_CYCLES - 1:
             self.judge_log()
-        if number % 4 == 3:
+        if number % 6 == 2:
             self.victim.spawn()
             time.sleep(self.rng.random() * self.start_seconds)
             self.counts["killed before it was ready"] += self.victim.kill() and not self.victim.was_ready
