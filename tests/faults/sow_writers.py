@@ -19,8 +19,10 @@ from tests.faults.clients import ROOM_SECONDS, SECONDS
 from tests.faults.log_on_disk import Stored
 
 TOPIC: Final = "positions"
-BUCKETS: Final = 8
+BUCKETS: Final = 16
 """A delete by filter removes about one part of this many of a writer's records."""
+COLD_SHARE: Final = 0.03
+"""Part of the operations that choose from all records of a writer. The others choose from one twentieth."""
 WAITING_MAX: Final = 500
 """Unacknowledged operations above which a writer pauses, so that each cycle has about as many."""
 
@@ -139,27 +141,32 @@ class SowWriter(threading.Thread):
     def _step(self) -> None:
         rng = self._rng
         kind = rng.choice(("publish", "publish", "batch", "delta", "delta", "data", "keys", "filter"))
-        if kind == "filter" and rng.random() < 0.3:
+        if kind == "filter" and rng.random() < 0.15:
             bucket = rng.randrange(BUCKETS)
             self._delete_records(
                 Operation("delete bucket", {"bucket": bucket}),
                 filter=f"/owner = '{self.name}' AND /bucket = {bucket}",
             )
         elif kind == "keys" and (known := self.sow_keys):
-            ids = tuple(rng.sample(sorted(known), min(len(known), rng.choice((1, 5, 200)))))
+            ids = tuple(rng.sample(sorted(known), min(len(known), rng.choice((1, 5, 50)))))
             self._delete_records(Operation("delete", {}, ids), keys=[known[key] for key in ids])
         elif kind == "data":
-            body = self._record(rng.randrange(self._keys))
+            body = self._record(self._number())
             self._delete_records(Operation("delete", {}, (body["id"],)), data=body)
         elif kind == "delta":
-            body = self._record(rng.randrange(self._keys))
+            body = self._record(self._number())
             del body["bucket"]
             self.operations.append(Operation("delta", body | {f"extra{rng.randrange(3)}": body["n"]}))
             self._client.delta_publish(TOPIC, self.operations[-1].body, timeout=ROOM_SECONDS)
             self._settled += 1
         else:
-            count = 1 if kind == "publish" else rng.choice((10, 50, 200))
-            self._publish([self._record(rng.randrange(self._keys)) for _ in range(count)])
+            count = 1 if kind == "publish" else rng.choice((10, 50, 100))
+            self._publish([self._record(self._number()) for _ in range(count)])
+
+    def _number(self) -> int:
+        """Return a random number of a record. Most operations change few records, so deltas are small."""
+        rng = self._rng
+        return rng.randrange(self._keys if rng.random() < COLD_SHARE else self._keys // 20)
 
     def _record(self, number: int) -> Record:
         rng = self._rng

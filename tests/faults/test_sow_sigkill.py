@@ -29,7 +29,7 @@ WORLDS_FULL = 50
 """Number of servers of the full tier, which together have 1,000 cycles."""
 LOOK_CYCLES = 5
 """Every this many cycles, the whole log is compared with the results of all queries since the last time."""
-KEYS = 1_500
+KEYS = 3_000
 CONFIG = """
 [[sow]]
 name = "positions"
@@ -54,6 +54,7 @@ KINDS = (
 HAPPENS = (
     *sorted(set(KINDS)),
     "killed before it was ready",
+    "killed with a delta file",
     "unacknowledged publish",
     "unacknowledged delta",
     "unacknowledged delete",
@@ -73,6 +74,10 @@ class SowVictim(Victim):
             except FileNotFoundError:  # renamed meanwhile
                 continue
         return tuple(sorted(found))
+
+    def manifests(self) -> tuple[tuple[str, int], ...]:
+        """Return the manifest and its inode, which change with each complete checkpoint."""
+        return tuple(entry for entry in self.states() if entry[0].endswith("/manifest"))
 
 
 class SowCycles:
@@ -127,9 +132,13 @@ class SowCycles:
         if kind == "killed at work":
             assert victim.wait_change("writes", rng.choice((1, 10, 30)), SECONDS), "nothing is written"
         else:
-            changes = 1 if kind == "killed in a checkpoint" else 2
-            assert victim.wait_change("states", changes, SECONDS), "no checkpoint is written"
+            look = "states" if kind == "killed in a checkpoint" else "manifests"
+            assert victim.wait_change(look, 1, SECONDS), "no checkpoint is written"
+            if rng.random() < 0.5:
+                assert victim.wait_change("writes", rng.choice((1, 10)), SECONDS), "nothing is written"
         self.counts[kind] += victim.kill()
+        deltas = [path.name for path in (victim.data / "sow").glob("*/delta-*.sow")]
+        self.counts["killed with a delta file"] += bool(deltas)
         for kind in set().union(*(writer.unacknowledged() for writer in self.writers)):
             self.counts[f"unacknowledged {kind}"] += 1
 
@@ -167,6 +176,7 @@ class SowCycles:
                 state[record["id"]] = record
                 keys[record["owner"]][record["id"]] = str(message.sow_key)
         assert result.as_of is not None
+        assert "|" in result.as_of, f"the message before the result has a bookmark, not {result.as_of!r}"
         publisher, sequence = result.as_of.split("|")[:2]
         self.queried.append(((int(publisher), int(sequence)), state))
         self.judge_state(state, acknowledged)
