@@ -176,9 +176,8 @@ class SowCycles:
                 state[record["id"]] = record
                 keys[record["owner"]][record["id"]] = str(message.sow_key)
         assert result.as_of is not None
-        if result.as_of != tt.EPOCH:  # see test_result_after_a_restart_names_the_last_message
-            publisher, sequence = result.as_of.split("|")[:2]
-            self.queried.append(((int(publisher), int(sequence)), state))
+        publisher, sequence = result.as_of.split("|")[:2]
+        self.queried.append(((int(publisher), int(sequence)), state))
         self.counts["records"] = len(state)
         self.judge_state(state, acknowledged)
         for writer in self.writers:
@@ -230,7 +229,6 @@ def run_cycles(directory: Path, seed: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="as_of is EPOCH if the start folds only deletes behind the checkpoint", strict=True)
 def test_result_after_a_restart_names_the_last_message(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", CONFIG.replace('[admin]\nlisten = "off"\n', "")) as server:
         with tt.Client("writer", server.uri, publish_store=tt.MemoryPublishStore()) as client:
