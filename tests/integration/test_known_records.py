@@ -12,6 +12,7 @@ import tickertape as tt
 from examples.demo.aircraft import TOPIC, carriers_of, last_flights, query, refused_keys
 from examples.demo.flights import FLIGHTS_FILE, encoder, read_rows
 from tests.helpers.admin import stats_of
+from tests.helpers.processes import run_tickertape
 from tickertape.testing import running_server, wait_until
 
 SECONDS: Final = 60.0
@@ -67,6 +68,9 @@ def test_last_flights_of_2013_survive_kills_and_retention(tmp_path: Path) -> Non
         found = query(server.uri)
         assert carriers_of(found.values()) == CARRIERS
         assert found == expected
+        code, printed, problem = run_tickertape("sow", TOPIC, "--server", server.uri)
+        assert (code, problem) == (0, "")
+        assert sorted(printed.encode().splitlines()) == sorted(expected.values())
         assert server.stop() == 0
         server.start()
         assert query(server.uri) == expected
