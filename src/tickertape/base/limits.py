@@ -116,5 +116,7 @@ sow_keys_per_command_max: Final = 100_000
 """Keys in one query or delete of records."""
 sow_keys_bytes_max: Final = 1 * MIB
 """Total length of the keys in one query or delete of records, in bytes of UTF-8."""
+sow_searches_per_frame_max: Final = 16
+"""Deletes of one publish frame that search all records: by filter, or by names of generated keys."""
 sow_records_per_frame_max: Final = 10_900
 """Records in one frame of a query result. The header of the frame has 24 bytes for each of them."""

@@ -321,8 +321,6 @@ sow_delete_record_bytes_max: Final = 4 * MIB
 """Size of one delete or expiry record. A delete of long keys has fewer of them."""
 sow_deletes_per_frame_max: Final = 4_096
 """Deletes of records in one publish frame, which are executed in one step."""
-sow_searches_per_frame_max: Final = 16
-"""Deletes of one frame that search all records: by filter, or by names of generated keys."""
 sow_expiry_step_max: Final = 16_384
 """Records that expire in one step, and the keys of one expiry record."""
 fold_step_rows_max: Final = 2_048

@@ -5,7 +5,12 @@ A step that must not be interrupted by a signal handler sets `unfinished` (see `
 
 from __future__ import annotations
 
-from tickertape.base.limits import batch_bytes_target, message_bytes_max, message_cost_bytes
+from tickertape.base.limits import (
+    batch_bytes_target,
+    message_bytes_max,
+    message_cost_bytes,
+    sow_searches_per_frame_max,
+)
 from tickertape.base.names import check_topic
 from tickertape.client.common.effects import Waiter
 from tickertape.client.publish_store.protocol import Stored
@@ -106,7 +111,8 @@ class Publisher(BatchSender):
             self._flush_buffer(self._recorded)
         buffer = self._add_own(SOW_TOPIC, body)
         sequence = buffer.base + buffer.count - 1 if buffer.sequenced else None
-        if waiter is not None or buffer.idle or buffer.size >= batch_bytes_target:
+        full = buffer.size >= batch_bytes_target or buffer.deletes >= sow_searches_per_frame_max
+        if waiter is not None or buffer.idle or full:
             try:
                 self._flush_buffer(buffer)
             except Exception:
@@ -124,6 +130,7 @@ class Publisher(BatchSender):
             self._make_room(buffer, size)
         if buffer.sequenced and self._appending is not None:
             self._appending.append(buffer.base + buffer.count, topic, body, 0, "", "")
+        buffer.deletes += topic == SOW_TOPIC  # before `add`: after an interruption it is too high
         buffer.add(topic, body)
         return buffer
 

@@ -10,18 +10,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Generator, Iterator
+from itertools import pairwise
 from operator import attrgetter
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from tickertape.base.errors import TopicNotRecorded
+from tickertape.base.limits import sow_searches_per_frame_max
+from tickertape.batch import slice_batch
 from tickertape.batch.derive import select
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.limits import republish_bytes_max
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 from tickertape.client.publishing.send_buffer import SendBuffers
 from tickertape.client.publishing.server_topics import Flags, ServerTopics
+from tickertape.wire.sow_command import SOW_TOPIC
 
 AFTER_RESEND: Final = -1
 """Placeholder for the last frame of the backlog, whose number is unknown before it is sent."""
@@ -125,7 +129,8 @@ class StoreResend:
                 return True
             apart = self._server_topics.unrecorded(stored.batch)
             if apart is None:
-                frame = yield stored, None
+                for part in _frames_of(stored):
+                    frame = yield part, None
             else:
                 frame = yield from self._split(stored, apart)
             window.sent(frame, stored.batch.nbytes)
@@ -159,7 +164,8 @@ class StoreResend:
         frame = yield stored, apart
         if rest is not None:
             sequences = rest.sequences
-            frame = yield Stored(int(sequences[0]), int(sequences[-1]), rest), None
+            for part in _frames_of(Stored(int(sequences[0]), int(sequences[-1]), rest)):
+                frame = yield part, None
         return frame
 
     def _count_moved(self, batch: MessageBatch, apart: Flags) -> None:
@@ -180,3 +186,20 @@ class StoreResend:
             "persistent, or publish the batches that held() of this store returns through a "
             "fresh store."
         )
+
+
+def _frames_of(stored: Stored) -> Iterator[Stored]:
+    """Yield a batch in parts, each with as many deletes of records as a server accepts in a frame.
+
+    A file store may have joined the batches of several frames."""
+    batch, most = stored.batch, sow_searches_per_frame_max
+    if batch.count <= most or SOW_TOPIC not in batch.topics:
+        yield stored
+        return
+    deletes = np.arange(batch.count)
+    if batch.topic_index is not None:
+        deletes = np.flatnonzero(batch.topic_index == batch.topics.index(SOW_TOPIC))
+    edges = [0, *deletes[most::most].tolist(), batch.count]
+    sequences = batch.sequences
+    for low, high in pairwise(edges):
+        yield Stored(int(sequences[low]), int(sequences[high - 1]), slice_batch(batch, low, high))

@@ -78,6 +78,8 @@ class SendBuffer:
     """Decaying maximum of recent body lengths: the body limit of a run."""
     limit: int = batch_bytes_target
     """Cost that may be collected without a check of free space."""
+    deletes: int = 0
+    """Number of collected deletes of records, at least."""
     idle: bool = False
     """Connected, and the next message is sent at once."""
     sequenced: bool = False
@@ -180,6 +182,7 @@ class SendBuffer:
         self.bodies = []
         self._builder = None
         self.size = 0
+        self.deletes = 0
         self.base = base
 
     def drop_last(self) -> None:
@@ -189,9 +192,10 @@ class SendBuffer:
             self.size -= len(self.bodies[-1]) + message_cost_bytes
             self.bodies = self.bodies[:-1]
             return
-        batch, base = self.batch(), self.base
+        batch, base, deletes = self.batch(), self.base, self.deletes
         self.clear(base)
         self.add_some(batch, np.arange(batch.count) < batch.count - 1)
+        self.deletes = deletes
 
     def repair(self) -> None:
         """Restore consistency after an exception inside `add` or `clear`."""

@@ -26,6 +26,7 @@ from tickertape.base.errors import (
     LimitReached,
     TickertapeError,
 )
+from tickertape.base.limits import sow_searches_per_frame_max
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.batch.format import FLAG_DELTA, I8, U8, Bytes8
@@ -33,7 +34,6 @@ from tickertape.engine.limits import (
     sow_delete_round_rows,
     sow_delete_rounds_max,
     sow_deletes_per_frame_max,
-    sow_searches_per_frame_max,
 )
 from tickertape.engine.log_reads.log_reads import Steps
 from tickertape.engine.sessions.session import Session

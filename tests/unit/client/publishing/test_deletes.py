@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, Named, Peer, bodies, publish
 from tickertape.base.errors import BadCommand, BadTopic, Closed, Disconnected, PublisherTakenOver
+from tickertape.base.limits import sow_searches_per_frame_max
 from tickertape.batch.format import FLAG_DELTA
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import EndConnection, FailedWrite, ResolveCall
@@ -87,6 +88,35 @@ def test_delete_without_waiter_shares_a_frame_and_needs_no_call(tmp_path: Path) 
     peer.say(deleted(2, FRESH + 1))
     assert not peer.took(ResolveCall)
     assert not peer.took(EndConnection)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_have_at_most_as_many_deletes_as_a_server_accepts(kind: str, tmp_path: Path) -> None:
+    peer = Peer(store_of(kind, tmp_path)).connect()
+    publish(peer, b"1")
+    most = sow_searches_per_frame_max
+    for _ in range(2 * most + 3):
+        peer.core.publishing.delete(BODY)
+        publish(peer, b"2")
+    peer.say(Persisted(frame=1, sequence=0 if kind == "none" else FRESH))
+    counts = [frame.count(BODY) for frame in bodies(peer.published())]
+    assert (max(counts), sum(counts)) == (most, 2 * most + 3)
+
+
+@pytest.mark.parametrize("kind", ["file", "hybrid"])
+def test_deletes_of_an_opened_store_are_resent_in_frames_that_a_server_accepts(
+    kind: str, tmp_path: Path
+) -> None:
+    store = store_of(kind, tmp_path)
+    assert isinstance(store, FilePublishStore | HybridPublishStore)
+    peer = reconnecting(store)
+    peer.lose()
+    for _ in range(3 * sow_searches_per_frame_max):
+        peer.core.publishing.delete(BODY)
+    store.close()
+    opened = reconnecting(store_of(kind, tmp_path))
+    counts = [frame.count(BODY) for frame in bodies(opened.published())]
+    assert counts == [sow_searches_per_frame_max] * 3
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])

@@ -12,10 +12,10 @@ import pytest
 from tests.helpers.sow_engine import SowEngine, deleted, publish, rejected, send
 from tests.simulation.engine_peer import Peer
 from tickertape.base.errors import JournalFull
+from tickertape.base.limits import sow_searches_per_frame_max
 from tickertape.engine.limits import (
     sow_delete_round_rows,
     sow_deletes_per_frame_max,
-    sow_searches_per_frame_max,
 )
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import commands
