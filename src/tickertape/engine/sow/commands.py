@@ -156,8 +156,9 @@ class StateCommands:
         if delete.filter is not None:
             test = topic.record_filter(delete.topic, delete.filter, self._session.subscriber)
             return _Request(row, topic, [], RecordSearch(topic, test))
-        if delete.keys and topic.definition.key:
-            return _Request(row, topic, [], RecordSearch(topic, topic.key_filter(delete.keys)))
+        if delete.keys and topic.searches_keys(delete.topic):
+            wanted = topic.key_filter(delete.topic, delete.keys, self._session.subscriber)
+            return _Request(row, topic, [], RecordSearch(topic, wanted))
         keys = list(dict.fromkeys(_keys_of(topic, delete)))
         topic.check_keys(keys)
         if len(keys) > 1 and self._direct + len(keys) > sow_delete_round_rows:

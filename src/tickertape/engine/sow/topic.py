@@ -146,11 +146,18 @@ class StateTopic:
         """Return the keys of messages on `topic` with explicit keys."""
         return [encode_canonical([topic, name] if self._patterned else name) for name in names]
 
-    def key_filter(self, names: Sequence[str]) -> RecordKeyFilter:
-        """Return a filter for records whose keys, as clients see them, have these names."""
-        return RecordKeyFilter(self._record_topics, frozenset(names))
+    def searches_keys(self, topic: str) -> bool:
+        """Return whether only a search finds the records of `topic` with keys as clients see them: generated
+        keys, and explicit keys on all topics of a pattern."""
+        return bool(self.definition.key) or (self._patterned and topic == self.name)
 
-    def record_filter(self, topic: str, filter: str, subscriber: Subscriber) -> RecordFilter:
+    def key_filter(self, topic: str, names: Sequence[str], subscriber: Subscriber) -> RecordKeyFilter:
+        """Return a filter for records whose keys, as clients see them, have these names. `topic` is as in
+        `record_filter`."""
+        only = self.record_filter(topic, None, subscriber) if topic != self.name else None
+        return RecordKeyFilter(self._record_topics, frozenset(names), only)
+
+    def record_filter(self, topic: str, filter: str | None, subscriber: Subscriber) -> RecordFilter:
         """Return a filter for records. For a SOW over a pattern, `topic` may be one of its topics. Raises
         `BadFilter`."""
         content = ContentFilter(filter, None, [self._type_of(topic)], self._filter_context, subscriber)

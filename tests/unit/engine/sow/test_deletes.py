@@ -119,6 +119,25 @@ def test_delete_over_a_pattern_selects_one_topic_or_all() -> None:
     assert world.records("all") == {}
 
 
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize(
+    ("topic", "left_topics"), [("p/a", ["p/b"]), ("p/b", ["p/a"]), ("p/c", ["p/a", "p/b"]), ("all", [])]
+)
+def test_delete_by_names_over_a_pattern_selects_one_topic_or_all(
+    explicit: bool, topic: str, left_topics: list[str]
+) -> None:
+    world = SowEngine(SowDefinition("all", key=() if explicit else ("/id",), pattern="^p/"))
+    peer = world.connect("p")
+    rows = [("p/a", body(1)), ("p/b", body(1))]
+    publish(peer, rows, keys=["k", "k"] if explicit else ())
+    world.settle()
+    names = ("k",) if explicit else tuple(generated_key("all", _ENCODE([name, 1])) for name, _ in rows)
+    send(peer, [SowDelete(topic=topic, keys=names)])
+    world.settle()
+    assert sorted(_DECODE(key)[0] for key in world.records("all")) == left_topics
+    assert [answer.deleted for answer in deleted(peer)] == [2 - len(left_topics)]
+
+
 def test_delete_sees_earlier_rows_of_the_frame_and_no_later_rows() -> None:
     world = SowEngine(ORDERS)
     peer = filled(world, 1)
