@@ -170,7 +170,6 @@ def test_command_executes_queries(client: tt.Client) -> None:
         (tt.BadOrderBy, "positions", {"order_by": "id"}),
         (tt.BadOption, "positions", {"skip_n": 1}),
         (tt.NotBuilt, "positions", {"bookmark": tt.EPOCH}),
-        (tt.NotBuilt, "^(positions|labelled)$", {"order_by": "/id"}),
         (tt.BadOption, "positions", {"options": "conflation=1s"}),
     ],
 )
