@@ -14,7 +14,7 @@ import numpy as np
 from tickertape.base.errors import SowFull
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import I8
+from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import fold_step_rows_max, sow_record_memory_bytes
 from tickertape.engine.sow.accepted import AcceptedRows, TopicKeys, growth_of
 from tickertape.engine.sow.state.blocks import lengths_in
@@ -66,9 +66,12 @@ class StateMemory:
 def _real_growth(batch: MessageBatch, own: TopicKeys) -> int:
     """Return the growth by the messages of a topic, compared with its folded records.
 
-    Messages of keys that are not folded yet count as new, so the result is never too small."""
+    Each record counts once, with its largest message. Messages of keys that are not folded yet count as new,
+    so the result is never too small."""
     fold = own.topic.fold
     growth = 0
+    updated: list[Int64s] = [np.empty(0, I8)]
+    differences: list[Int64s] = [np.empty(0, I8)]
     for low in range(0, len(own.keys), fold_step_rows_max):
         keys, rows = own.keys[low : low + fold_step_rows_max], own.rows[low : low + fold_step_rows_max]
         slots = fold.keys.find(keys)
@@ -76,5 +79,10 @@ def _real_growth(batch: MessageBatch, own: TopicKeys) -> int:
         before = lengths_in(fold.records.rows(np.maximum(slots, 0)).views)
         new = sow_record_memory_bytes + np.fromiter(map(len, keys), I8, len(keys))
         sizes = (batch.offsets[rows + 1] - batch.offsets[rows]).astype(I8)
-        growth += int((sizes - np.where(known, before, -new)).sum())
-    return growth
+        growth += int((sizes + new)[~known].sum())
+        updated.append(slots[known])
+        differences.append((sizes - before)[known].astype(I8))
+    records, at = np.unique(np.concatenate(updated), return_inverse=True)
+    largest = np.full(len(records), np.iinfo(I8).min, I8)
+    np.maximum.at(largest, at, np.concatenate(differences))
+    return growth + int(largest.sum())

@@ -69,6 +69,14 @@ def test_updates_that_need_no_more_memory_pass(size: int) -> None:
     assert world.records("orders")[msgspec.msgpack.encode(7)] == body(7, size)
 
 
+@pytest.mark.parametrize("more", [[body(1, 150)], [*[body(1, 10)] * 99, body("new", 1_000)]])
+def test_repeated_smaller_updates_of_a_key_free_memory_once(more: list[bytes]) -> None:
+    _, peer = filled()
+    publish(peer, [("orders", update) for update in [body(1, 10), *more]])
+    assert peer.goodbye is not None
+    assert peer.goodbye.code == "sow_full"
+
+
 @pytest.mark.parametrize("delta", [False, True])
 def test_larger_update_is_refused_also_after_a_merge(delta: bool) -> None:
     world, peer = filled()
