@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
@@ -126,14 +126,16 @@ async def perform(
 
 
 async def in_thread(work: Callable[[], Outcome], interrupt: Callable[[], object]) -> Outcome:
-    """Return the result of `work` in a thread. A cancelled caller interrupts it, and waits for its end."""
+    """Return the result of `work` in a thread. A cancelled caller interrupts it, and waits for its end, also
+    if it is cancelled again."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         while not running.done():
             interrupt()  # has no effect before the start of `work`, so it is repeated
-            await asyncio.wait((running,), timeout=sql_interrupt_seconds)
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((running,), timeout=sql_interrupt_seconds)
         if not running.cancelled():
             running.exception()  # otherwise asyncio logs it
         raise

@@ -37,3 +37,25 @@ def test_cancellation_interrupts_the_work_and_waits_for_the_end() -> None:
         assert ended.is_set()
 
     asyncio.run(main())
+
+
+def test_second_cancellation_does_not_end_the_wait() -> None:
+    started, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        assert go_on.wait(30)
+        ended.set()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(in_thread(work, int))
+        await asyncio.to_thread(started.wait)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.wait((task,), timeout=0.01)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set()
+
+    asyncio.run(main())
