@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
@@ -88,7 +88,8 @@ def perform(steps: Generator[Step, object, Outcome], take: Callable[[Step], obje
 def in_thread(work: Callable[[], Outcome], interrupt: Callable[[], object]) -> Outcome:
     """Return the result of `work` in a thread, because DuckDB does not always notice signals.
 
-    If a signal handler raises (Ctrl-C), interrupt `work`, wait for its end, and raise the exception.
+    If a signal handler raises (Ctrl-C), interrupt `work`, wait for its end, and raise the exception. This
+    wait ignores exceptions of further signals.
     """
     outcomes: list[Outcome] = []
     errors: list[BaseException] = []
@@ -108,8 +109,10 @@ def in_thread(work: Callable[[], Outcome], interrupt: Callable[[], object]) -> O
         while not done.wait(sql_interrupt_seconds):
             """A wait without a timeout misses a signal that arrives just before it."""
     except BaseException:
-        while thread.ident is not None and not done.wait(sql_interrupt_seconds):
-            interrupt()  # has no effect before the start of `work`, so it is repeated
+        while thread.ident is not None and not done.is_set():
+            with suppress(BaseException):
+                interrupt()  # has no effect before the start of `work`, so it is repeated
+                done.wait(sql_interrupt_seconds)
         raise
     if errors:
         raise errors.pop()

@@ -35,3 +35,28 @@ def test_exception_of_a_signal_handler_interrupts_the_work() -> None:
         in_thread(work, interrupted.set)
     sender.join()
     assert ended.is_set(), "the call waits for the end of the work"
+
+
+def test_second_signal_does_not_end_the_wait() -> None:
+    started, interrupted, ended = threading.Event(), threading.Event(), threading.Event()
+    go_on = threading.Event()
+
+    def work() -> None:
+        started.set()
+        assert go_on.wait(30)
+        ended.set()
+
+    def send() -> None:
+        started.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        interrupted.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        go_on.wait(0.2)
+        go_on.set()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    with pytest.raises(KeyboardInterrupt):
+        in_thread(work, interrupted.set)
+    assert ended.is_set()
+    sender.join()
