@@ -165,7 +165,7 @@ def sow_delete(
 
     wanted: dict[str, Any] = {"filter": filter} if filter is not None else {"keys": list(keys)}
     if data is not None:
-        wanted = {"data": data.read().rstrip(b"\r\n")}
+        wanted = {"data": _body(data.read())}
     store = MemoryPublishStore()
     with server.client(client_name("sow-delete"), publish_store=store, timeout=timeout) as client:
         # Also with --yes: a delete on a queue would acknowledge messages, and this query refuses a queue.
@@ -178,6 +178,15 @@ def sow_delete(
         click.echo(msgspec.json.encode(counts))
     else:
         click.echo(f"{counted(answer.records, 'record')} deleted")
+
+
+def _body(data: bytes) -> bytes:
+    """Return text without the ends of its last lines, and binary data unchanged."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data
+    return data.rstrip(b"\r\n")
 
 
 def _confirm(topic: str, matches: int | None) -> None:

@@ -117,6 +117,12 @@ def test_confirmed_delete_sends_one_request(
     ]
 
 
+def test_delete_by_binary_data_keeps_the_last_byte(client: Client) -> None:
+    data = b"\x81\xa2id\x0a"  # {"id": 10} as MessagePack
+    assert run("sow-delete", "positions", "--yes", "--data", "-", stdin=data).exit_code == 0
+    assert client.calls[-1] == ("sow_delete", "positions", {"data": data})
+
+
 def test_delete_on_a_queue_is_refused_before_an_acknowledgement(client: Client) -> None:
     client.refused = BadTopic("Cannot query records of 'work': it is not a SOW topic of this server.")
     result = run("sow-delete", "work", "--filter", "TRUE", "--yes")
