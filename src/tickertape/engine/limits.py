@@ -297,7 +297,7 @@ sow_topics_kept_max: Final = 4_096
 sow_key_fields_max: Final = 16
 """Fields of one key."""
 sow_indexes_max: Final = 16
-"""Hash indexes of one SOW topic. Each change of a record updates all of them."""
+"""Hash indexes of one SOW topic in the configuration. This version does not use them yet."""
 sow_index_fields_max: Final = 16
 """Fields of one hash index."""
 sow_expiration_seconds_max: Final = 36_600 * 86_400.0
