@@ -1,4 +1,4 @@
-"""Starts of a server with SOW topics: each row of the decisions of ADR 44, by real processes."""
+"""Starts and stops of a server with SOW topics: each row of the decisions of ADR 44, by real processes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import tickertape as tt
 from tests.helpers.admin import stats_of
 from tests.helpers.processes import files_of, run_tickertape
 from tickertape.base.checksum import crc32c
+from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.sow.log_fold import LogFold
 from tickertape.engine.sow.snapshot import SowSnapshot
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.identity import read_identity
@@ -29,7 +31,10 @@ from tickertape.journal.format.sow_checkpoint import (
     state_directory,
     state_path,
 )
+from tickertape.journal.reading.log_view import LogPart
 from tickertape.server.admin.schema import SowState
+from tickertape.server.config.config import Config, InstanceConfig
+from tickertape.server.startup import open_instance
 from tickertape.testing import RunningServer, running_server
 
 pytestmark = pytest.mark.slow
@@ -366,3 +371,63 @@ def test_damage_of_the_log_stops_the_sow_topics_and_serves_the_rest(
         with tt.Client("p", server.uri) as client:
             client.publish("fills", b"1")
             client.publish_flush(timeout=10)
+
+
+# -- stops --------------------------------------------------------------------------------------------
+
+
+def folded_at_start(data: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Open a copy of a data directory. Return the messages that the start folds, and the records."""
+    copy = Path(shutil.copytree(data, data.parent / "copy"))
+    counts: list[int] = []
+    take = LogFold.take
+
+    def taking(fold: LogFold, part: LogPart) -> None:
+        counts.append(part.batch.count)
+        take(fold, part)
+
+    config = Config(instance=InstanceConfig(data=str(copy)), sow=[SowDefinition("orders", key=("/id",))])
+    with monkeypatch.context() as patched:
+        patched.setattr(LogFold, "take", taking)
+        opened = open_instance(config)
+    (topic,) = opened.broker.states.topics
+    opened.executor.close()
+    opened.disk.close_all()
+    shutil.rmtree(copy)
+    return sum(counts), topic.fold.records.record_count
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_start_folds_messages_after_a_kill_and_none_after_a_clean_stop(
+    clean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    for messages in (KEYS, 2 * KEYS):  # a base, then a delta
+        with running_server(data, SOW.replace("1s", "1h")) as server:
+            with tt.Client("p", server.uri) as client:
+                client.publish_batch("orders", [body(n % KEYS, n) for n in range(messages)])
+                client.publish_flush(timeout=20)
+            if clean:
+                assert server.stop() == 0
+                assert "sow_checkpoint" not in server.errors()
+            else:
+                server.kill()
+        folded, records = folded_at_start(data, monkeypatch)
+        assert records == KEYS
+        assert (folded == 0) == clean
+
+
+def test_clean_stop_does_not_wait_for_checkpoints_longer_than_the_drain_timeout(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    config = "[instance]\ndrain_timeout = 0\n" + SOW.replace("1s", "1h")
+    with running_server(data, config) as server:
+        with tt.Client("p", server.uri) as client:
+            client.publish_batch("orders", [body(key, 0) for key in range(KEYS)])
+            client.publish_flush(timeout=20)
+        assert server.stop() == 0
+        assert "WARNING sow_checkpoint_left " in server.errors()
+        assert "end_not_recorded" not in server.errors()
+    sow, log = found_at_start(data, SOW)
+    assert sow is not None
+    assert sow.topics[0].records == KEYS
+    assert "WARNING recovery" not in log

@@ -172,6 +172,23 @@ class CheckpointWorld(SowEngine):
             self.disk = failing.disk
         return True
 
+    def stop(self, operations: int) -> bool:
+        """Stop cleanly. Return False if the machine stopped after `operations` disk calls."""
+        failing = FailingDisk(self.disk, operations)
+        self.disk = cast("StrictDisk", failing)
+        self._executor._disk = failing
+        try:
+            self.broker.close(self.now())
+            self.collect()
+            self.settle()
+            assert self.broker.journal.commits.closed
+            assert not self.broker.state_checkpoints.stop_pending
+        except PowerLost:
+            return False
+        finally:
+            self.disk = failing.disk
+        return True
+
     def restart(self, *, power: bool) -> None:
         """Start on the contents of the disk, perhaps with further crashes in the start."""
         while True:

@@ -24,6 +24,8 @@ def run(seed: int, counts: Counter[str]) -> None:
         operations = world.rng.choice((40, 150, 400, 10**9))
         finished = world.live(world.rng.choice((30, 80)), operations)
         counts["crashes"] += not finished
+        if finished and world.rng.random() < 0.5:
+            counts["clean stops"] += world.stop(world.rng.choice((3, 8, 20, 10**9)))
         counts["removed segments"] += world.removed
         counts["checkpoints"] += world.broker.state_checkpoints.written
         world.restart(power=world.rng.random() < 0.6)
@@ -41,6 +43,7 @@ def test_records_after_each_start_are_those_of_all_persisted_messages() -> None:
     assert min(counts[name] for name in ("crashes", "removed segments", "checkpoints")) > 50
     assert min(counts[name] for name in ("orders loaded", "rates loaded", "deltas loaded")) > 20
     assert counts["moved manifests"] > 5
+    assert counts["clean stops"] > 5
 
 
 @pytest.mark.full
@@ -78,3 +81,34 @@ def test_crash_at_all_disk_calls_of_a_program_loses_no_record(part: int, power: 
     operations = part
     while not crash_at(operations, power=power):
         operations += 8
+
+
+def crash_in_stop(operations: int, *, power: bool, accepted: bool) -> bool:
+    """Stop cleanly up to a disk call, crash, and check two starts. Return whether the stop ended before.
+
+    `accepted`: the last frame is accepted only when the stop starts."""
+    world = CheckpointWorld(12)
+    assert world.live(70, 10**9)
+    peer = world.connect("q")
+    world.settle()
+    world.publish_some(peer)
+    if not accepted:
+        world.settle()
+    finished = world.stop(operations)
+    world.restart(power=power)
+    if finished:
+        for plan in world.plan.topics.values():
+            assert plan.manifest is not None
+            assert plan.manifest.start == world.broker.journal.commits.persisted_end
+    world.live(5, 10**9)
+    world.restart(power=power)
+    return finished
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("power", [False, True])
+def test_crash_at_each_disk_call_of_a_clean_stop_loses_no_record(power: bool, accepted: bool) -> None:
+    operations = 0
+    while not crash_in_stop(operations, power=power, accepted=accepted):
+        operations += 1
+    assert operations > 10

@@ -274,7 +274,7 @@ async def _wait_stopped(driver: EngineDriver) -> None:
 
 
 async def _end(driver: EngineDriver, servers: list[asyncio.Server], config: Config) -> TickertapeError | None:
-    """Stop listening, persist accepted messages, deliver persisted messages, and close everything.
+    """Stop listening, persist accepted messages, deliver them, write checkpoints, and close everything.
 
     Return the error that ended the run, if any."""
     for server in servers:
@@ -282,7 +282,9 @@ async def _end(driver: EngineDriver, servers: list[asyncio.Server], config: Conf
     driver.close()
     ended_by = await _stopped(driver)
     if ended_by is None:
-        await _delivered(driver, config.instance.drain_seconds)
+        until = time.monotonic() + config.instance.drain_seconds
+        await _delivered(driver, until)
+        await _checkpoints_written(driver, until)
     driver.disconnect_all()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(driver.empty.wait(), _GOODBYE_SECONDS_MAX)
@@ -301,13 +303,12 @@ async def _stopped(driver: EngineDriver) -> TickertapeError | None:
         )
 
 
-async def _delivered(driver: EngineDriver, seconds: float) -> None:
+async def _delivered(driver: EngineDriver, until: float) -> None:
     """Wait until all subscribers have the persisted messages, and disconnect each one that has them.
 
-    Give up after `seconds`, or without progress for `drain_idle_seconds`."""
+    Give up at the monotonic time `until`, or without progress for `drain_idle_seconds`."""
     statistics = driver.broker.statistics
-    now = time.monotonic()
-    until, moved, before = now + seconds, now, (-1, 0)
+    moved, before = time.monotonic(), (-1, 0)
     while True:
         driver.disconnect_all(served_only=True)
         now = time.monotonic()
@@ -323,5 +324,15 @@ async def _delivered(driver: EngineDriver, seconds: float) -> None:
         if now >= min(until, moved + drain_idle_seconds):
             text = "These subscribers can read the remaining messages from the log after the next start."
             event("subscribers_left_behind", connections=waiting, text=text)
+            return
+        await asyncio.sleep(_DRAIN_CHECK_SECONDS)
+
+
+async def _checkpoints_written(driver: EngineDriver, until: float) -> None:
+    """Wait for the last checkpoints of SOW topics. Give up at the monotonic time `until`."""
+    while driver.broker.state_checkpoints.stop_pending:
+        if time.monotonic() >= until:
+            text = "The last checkpoints of SOW topics were not written in time. The next start reads more."
+            event("sow_checkpoint_left", logging.WARNING, text=text)
             return
         await asyncio.sleep(_DRAIN_CHECK_SECONDS)

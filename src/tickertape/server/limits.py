@@ -66,7 +66,7 @@ loop_commit_bytes_max: Final = 128 * KIB
 sync_slow_seconds: Final = 1.0
 """Slower synced writes are logged."""
 drain_seconds_default: Final = 10.0
-"""Time limit of a stop for the delivery of persisted messages."""
+"""Time limit of a stop for the delivery of persisted messages and for checkpoints of SOW topics."""
 drain_idle_seconds: Final = 1.0
 """A stop no longer waits for subscribers after this time without a delivery."""
 

@@ -1,5 +1,7 @@
 """State checkpoints: writes base and delta files of all SOW topics, one topic at a time.
 
+A clean stop writes a last checkpoint of each topic after the seal, so that a start folds no message.
+
 Invariants:
 - A manifest is written only when the log is synced up to P1, and names the commit that ends there.
 - The pin of a topic is P0 of its newest durable manifest.
@@ -151,6 +153,8 @@ class StateCheckpoints:
         self.pending: Pending = (self._ready, self._untidy)
         """Not empty while `step` has records to copy."""
         self._freed = False
+        self._last = False
+        """Whether the last checkpoints of a clean stop have started."""
         self.written = 0
         """Manifests since the start."""
         self.failures = 0
@@ -246,14 +250,16 @@ class StateCheckpoints:
             return
         while len(ends) > 1 and ends[1].end <= self._fold.folded:
             ends.popleft()
-        if self._attempt is not None and not self._with_disk:
+        if self._journal.commits.closed and not self._last:
+            self._start_last()
+        elif self._attempt is not None and not self._with_disk:
             self._publish_synced()
         elif self._copy is not None and self._copy.over and not self._with_disk:
             self._end_file()
 
     def wake(self) -> None:
         """Start the checkpoints that are due."""
-        if not self._can_write:
+        if self._journal.commits.stopping or not self._can_write:
             return
         mono = self._clock.mono
         for state in self._states.values():
@@ -294,6 +300,8 @@ class StateCheckpoints:
             self._published()
         elif self._attempt is not None:
             self._publish_synced()
+        elif not self._can_write:
+            self._give_up()
         elif self._copy is not None:
             if self._copy.over:
                 self._end_file()
@@ -302,18 +310,45 @@ class StateCheckpoints:
 
     def next_deadline(self) -> float | None:
         """Return the monotonic time (seconds) at which to call `wake`, or None."""
-        if not self._can_write:
+        if self._journal.commits.stopping or not self._can_write:
             return None
         return min((s.due_at for s in self._states.values() if s.due_at is not None), default=None)
 
     # -- one checkpoint ---------------------------------------------------------------------------------
 
     @property
+    def stop_pending(self) -> bool:
+        """Whether a clean stop has not ended its last checkpoints yet."""
+        if not self._states or not self._journal.commits.closing or self._broken:
+            return False
+        return not self._last or self._current is not None
+
+    @property
+    def _broken(self) -> bool:
+        return self._journal.commits.failure is not None or self._fold.failure is not None
+
+    @property
     def _can_write(self) -> bool:
-        return not self._journal.commits.stopping and self._fold.failure is None
+        return not self._broken and (self._last or not self._journal.commits.closing)
+
+    def _start_last(self) -> None:
+        """Start the last checkpoints of a clean stop, once the sealed log is folded."""
+        behind = not self._fold.whole or self._fold.folded < self._journal.commits.persisted_end
+        if behind or self._with_disk:
+            return
+        self._last = True
+        if self._attempt is None:
+            self._give_up()
+        for state in self._states.values():
+            state.urgent = True  # a quiet topic advances
+        self._waiting.extend(self._states.values())
+        if self._attempt is None:
+            self._start_next()
+        else:
+            self._publish_synced()
 
     def _start_next(self) -> None:
-        while self._current is None and self._waiting:
+        while self._current is None and self._waiting and self._can_write:
             state = self._waiting.popleft()
             self._current = state
             if self._end_at(self._fold.folded) is None or self._fold.applied_end <= state.named_end:
@@ -352,8 +387,10 @@ class StateCheckpoints:
         state, copy = self._current, self._copy
         assert state is not None
         assert copy is not None
+        if self._with_disk or not self._can_write:
+            return
         end = self._end_at(self._fold.folded)
-        if end is None or end.end < self._min_end or end.end <= state.named_end or self._with_disk:
+        if end is None or end.end < self._min_end or end.end <= state.named_end:
             return
         manifest = state.manifest
         delta = manifest is not None and copy.is_delta
@@ -416,9 +453,11 @@ class StateCheckpoints:
         state, attempt = self._current, self._attempt
         assert state is not None
         assert attempt is not None
-        if not self._can_write:
+        if self._broken:
             self._give_up()
             return
+        if not self._can_write:
+            return  # after the seal
         manifest = attempt.manifest
         if self._journal.commits.synced_end < manifest.end:
             self._journal.commits.sync_soon(self._clock.now)

@@ -12,10 +12,12 @@ from tests.helpers.sow_engine import SowEngine, publish
 from tests.simulation.engine_peer import Peer
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import checkpoint_writer, checkpoints
+from tickertape.engine.sow.log_fold import LogFold
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import PublishState, SyncSegment, WriteState
 from tickertape.journal.format.sow_checkpoint import MANIFEST_NAME, UNFINISHED_NAME, state_path
+from tickertape.journal.reading.log_view import LogPart
 from tickertape.journal.retention import RetentionPolicy
 
 ORDERS = SowDefinition("orders", key=("/id",), checkpoint_interval=10.0)
@@ -265,3 +267,121 @@ def test_next_manifest_without_a_new_file_removes_the_file_of_an_ended_scan() ->
     world.broker.state_checkpoints.hasten(1 << 40)
     interval(world)
     assert names(world) == ["base", "manifest"]
+
+
+# -- clean stop ---------------------------------------------------------------------------------------
+
+
+def stop(world: SowEngine) -> None:
+    """Stop the engine cleanly."""
+    world.broker.close(world.now())
+    world.collect()
+    assert world.broker.state_checkpoints.stop_pending
+    world.settle()
+    assert world.broker.journal.commits.closed
+    assert not world.broker.state_checkpoints.stop_pending
+
+
+def folded_at_start(world: SowEngine, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Kill the process, start another, and return the messages that the start folded."""
+    counts: list[int] = []
+    take = LogFold.take
+
+    def taking(fold: LogFold, part: LogPart) -> None:
+        counts.append(part.batch.count)
+        take(fold, part)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogFold, "take", taking)
+        world.reopen()
+    return sum(counts)
+
+
+@pytest.mark.parametrize("policy", list(SyncPolicy))
+def test_start_after_a_clean_stop_folds_no_message(
+    policy: SyncPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = SowEngine(ORDERS, QUIET, segment_bytes=1 << 20, policy=policy)
+    peer = world.connect("p")
+    publish(peer, [("quiet", body(1)), *[("orders", body(key)) for key in range(50)]])
+    world.settle()
+    interval(world)
+    publish(peer, [("orders", body(key, 1)) for key in range(5)])
+    world.settle()
+    delete(world, 7)
+    before = world.records("orders"), world.records("quiet")
+    stop(world)
+    assert names(world) == ["base", "delta", "manifest"]
+    assert names(world, "quiet") == ["base", "manifest"]
+    assert folded_at_start(world, monkeypatch) == 0
+    assert (world.records("orders"), world.records("quiet")) == before
+    stop(world)
+    assert folded_at_start(world, monkeypatch) == 0
+
+
+def test_start_after_a_kill_folds_the_messages_behind_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, peer = filled()
+    publish(peer, [("orders", body(key, 1)) for key in range(5)])
+    world.settle()
+    assert folded_at_start(world, monkeypatch) >= 5
+
+
+@pytest.mark.parametrize("kind", [WriteState, PublishState])
+def test_clean_stop_during_a_checkpoint_writes_the_later_messages(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, peer = filled()
+    publish(peer, [("orders", body(1, 1))])
+    world.settle()
+    world.wake(10.1)
+    run_until(world, lambda: isinstance(world.jobs[0], kind) if world.jobs else False)
+    (slow,) = [job for job in world.jobs if isinstance(job, kind)]
+    world.jobs.remove(slow)  # the other thread needs longer than the seal
+    publish(peer, [("orders", body(2, 2))])
+    world.broker.close(world.now())
+    world.collect()
+    run_until(world, lambda: world.broker.journal.commits.closed and not world.broker.has_work)
+    assert not world.jobs
+    pending = world.broker.state_checkpoints.stop_pending
+    assert pending
+    world.jobs.append(slow)
+    world.settle()
+    assert not world.broker.state_checkpoints.stop_pending
+    before = world.records("orders")
+    assert before[msgspec.msgpack.encode(2)] == body(2, 2)
+    assert folded_at_start(world, monkeypatch) == 0
+    assert world.records("orders") == before
+
+
+def test_clean_stop_folds_all_commits_before_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SowEngine(ORDERS, segment_bytes=1 << 22)
+    peer = world.connect("p")
+    for first in (0, 4_000):
+        publish(peer, [("orders", body(key)) for key in range(first, first + 4_000)])
+    stop(world)
+    assert len(world.records("orders")) == 8_000
+    assert folded_at_start(world, monkeypatch) == 0
+
+
+@pytest.mark.parametrize("kind", [WriteState, PublishState])
+def test_failed_checkpoint_of_a_clean_stop_is_logged_and_loses_nothing(kind: type) -> None:
+    world, peer = filled()
+    publish(peer, [("orders", body(1, 1))])
+    world.settle()
+    before = world.records("orders")
+    world.broker.close(world.now())
+    world.collect()
+    run_until(world, lambda: isinstance(world.jobs[0], kind) if world.jobs else False)
+    world.disk.fail("sync" if kind is PublishState else "write", 1, errno.EIO)
+    world.settle()
+    assert world.broker.journal.commits.closed
+    assert not world.broker.state_checkpoints.stop_pending
+    assert [event.name for event in world.told].count("sow_checkpoint_failed") == 1
+    world.reopen()
+    assert world.records("orders") == before
+
+
+def test_clean_stop_of_an_empty_log_writes_no_checkpoint() -> None:
+    world = SowEngine(ORDERS, segment_bytes=1 << 20)
+    stop(world)
+    assert not world.broker.state_checkpoints.written
