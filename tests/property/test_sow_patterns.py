@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tickertape.base.names import is_pattern
-from tickertape.engine.runtime.sow_definition import Durability, SowDefinition
+from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.filter import compile_topic_pattern
 from tickertape.server.config.sow import literal_start, may_overlap
@@ -20,7 +20,6 @@ PATTERNS = st.builds(
     st.sampled_from(["^", "", "(^)"]),
     st.lists(PIECES, max_size=4),
 ).filter(is_pattern)
-DURABILITIES: st.SearchStrategy[Durability] = st.sampled_from(["persistent", "transient"])
 
 
 @given(PATTERNS, PATTERNS, st.lists(TOPICS, max_size=20))
@@ -33,23 +32,21 @@ def test_patterns_that_match_one_topic_may_overlap(one: str, other: str, topics:
 
 
 @given(
-    st.dictionaries(TOPICS, st.tuples(st.none() | PATTERNS, DURABILITIES), max_size=5),
+    st.dictionaries(TOPICS, st.none() | PATTERNS, max_size=5),
     st.none() | st.frozensets(TOPICS),
     st.lists(TOPICS, min_size=1, max_size=20),
 )
 def test_topic_belongs_to_the_first_sow_topic_with_the_name_or_a_matching_pattern(
-    tables: dict[str, tuple[str | None, Durability]], recorded: frozenset[str] | None, topics: list[str]
+    tables: dict[str, str | None], recorded: frozenset[str] | None, topics: list[str]
 ) -> None:
-    sow = [SowDefinition(name, pattern=text, durability=each) for name, (text, each) in tables.items()]
+    sow = [SowDefinition(name, pattern=text) for name, text in tables.items()]
     catalog = TopicCatalog(recorded, sow=sow)
     for topic in [*topics, *tables]:
         persistent = recorded is None or topic in recorded
         matching = [
             one
             for one in sow
-            if one.pattern is not None
-            and one.transient != persistent
-            and compile_topic_pattern(one.pattern).search(topic)
+            if one.pattern is not None and persistent and compile_topic_pattern(one.pattern).search(topic)
         ]
         named = [one for one in sow if one.name == topic]
         assert catalog.sow_of(topic) == next(iter([*named, *matching]), None)

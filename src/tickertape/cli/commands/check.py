@@ -152,7 +152,7 @@ def _sow_text(sow: SowDefinition) -> str:
     life = "" if sow.expiration is None else f", expiration {sow.expiration}"
     if isinstance(sow.expiration, int):
         life = f", expire after {sow.expiration / 1000:g} s"
-    return f"{sow.name}{pattern}, {key}, {sow.durability}{life}"
+    return f"{sow.name}{pattern}, {key}{life}"
 
 
 def _slow_clients_text(settings: Config) -> str:

@@ -16,7 +16,6 @@ from typing import Final
 from tickertape.base.errors import (
     BadBatch,
     BadCommand,
-    BadOption,
     BadTopic,
     CorruptBatch,
     JournalFull,
@@ -27,7 +26,7 @@ from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import MESSAGE_FLAGS
 from tickertape.engine.commands.ack_tracker import AckTracker
-from tickertape.engine.commands.body_validation import PartialRejection, refusing
+from tickertape.engine.commands.body_validation import PartialRejection
 from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.frame_requests import (
     FrameParts,
@@ -192,7 +191,7 @@ class PublishHandler:
                 self._accept(session, command, good, recorded=recorded, keys=keys)
             return
         if not recorded:
-            self._publish_deltas(session, command, good, numbers)
+            self._publish_deltas(session, command, good)
             return
         parts = FrameParts(command, good, self._known(session, command, good), numbers, keys)
         requests = FrameRequests(self._services, self._writer, session, parts)
@@ -222,18 +221,8 @@ class PublishHandler:
         """Return how many messages at the start of a frame the log already has."""
         return self._writer.known(session.publisher, batch) if command.sequenced else 0
 
-    def _publish_deltas(
-        self, session: Session, command: Publish, batch: MessageBatch, numbers: Sequence[int] | None
-    ) -> None:
+    def _publish_deltas(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         """Deliver a frame with deltas for non-persistent topics, as if they were whole messages."""
-        states = [topic for topic in batch.topics if self._states.of(topic) is not None]
-        if states:
-            error = BadOption(
-                f"Cannot publish a delta for {shown(states[0])}: the topic is not persistent. "
-                "Publish the whole message."
-            )
-            self._reject(session, refusing(command, batch, list(range(batch.count)), error, numbers))
-            return
         plain = with_bodies(batch, batch.bodies_list(), flags=False)
         self._accept(session, command, plain, recorded=False)
 

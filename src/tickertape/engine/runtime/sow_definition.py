@@ -13,11 +13,9 @@ import msgspec
 
 from tickertape.engine.limits import sow_checkpoint_seconds_default
 
-Durability = Literal["persistent", "transient"]
 MissingKey = Literal["refuse", "null"]
 Enabled = Literal["enabled"]
 
-PERSISTENT: Final = "persistent"
 MISSING_KEYS: Final[tuple[MissingKey, ...]] = ("refuse", "null")
 ENABLED: Final[Enabled] = "enabled"
 """Expiration of a SOW topic whose messages expire only with a lifetime of their own."""
@@ -39,7 +37,6 @@ class SowDefinition:
     """Domain of generated keys. Empty becomes the name."""
     pattern: str | None = None
     """Pattern of further topics. None: the SOW topic has one topic, its name."""
-    durability: Durability = "persistent"
     missing_key: MissingKey = "refuse"
     """Treatment of a message without a key field: refused, or null as one of the values."""
     expiration: int | Enabled | None = None
@@ -56,11 +53,6 @@ class SowDefinition:
     def __post_init__(self) -> None:
         if not self.key_domain:
             object.__setattr__(self, "key_domain", self.name)
-
-    @property
-    def transient(self) -> bool:
-        """Whether the topics are not persistent, so that a start has no records."""
-        return self.durability == "transient"
 
     def fingerprint(self) -> bytes:
         """Return 16 bytes that are equal if the same log gives the same records and keys.

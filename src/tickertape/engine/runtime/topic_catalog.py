@@ -120,9 +120,8 @@ class TopicCatalog:
     def sow_of(self, topic: str) -> SowDefinition | None:
         """Return the SOW topic that has the records of `topic`, or None.
 
-        It has this name, or it is the first in the configuration whose pattern matches. Of the topics that
-        match, a transient SOW topic has those that are not persistent, and any other has the persistent
-        ones. A name of a queue or an internal topic has no records."""
+        It has this name, or it is the first in the configuration whose pattern matches and the topic is
+        persistent. A name of a queue or an internal topic has no records."""
         try:
             return self._sow_of[topic]
         except KeyError:
@@ -130,10 +129,9 @@ class TopicCatalog:
 
     def _search(self, topic: str) -> SowDefinition | None:
         patterns, found = self._sow_pattern_set, None
-        if patterns is not None and not is_pattern(topic) and topic not in self.queues:
-            transient = not self.recorded(topic)
-            matching = [self._sow_patterns[number] for number in sorted(patterns.found(topic))]
-            found = next((one for one in matching if one.transient == transient), None)
+        plain = not is_pattern(topic) and topic not in self.queues
+        if patterns is not None and plain and self.recorded(topic):
+            found = next((self._sow_patterns[number] for number in sorted(patterns.found(topic))), None)
         if len(self._sow_of) >= len(self._sow_by_name) + sow_topics_kept_max:
             self._sow_of = dict(self._sow_by_name)
         self._sow_of[topic] = found

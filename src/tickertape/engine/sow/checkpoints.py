@@ -117,7 +117,7 @@ class _TopicState:
 
 
 class StateCheckpoints:
-    """The checkpoints of all SOW topics that are not transient."""
+    """The checkpoints of all SOW topics."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class StateCheckpoints:
         self._journal = journal
         self._outbox = outbox
         self._clock = clock
-        self._states = {topic.name: _TopicState(topic) for topic in topics if not topic.definition.transient}
+        self._states = {topic.name: _TopicState(topic) for topic in topics}
         self._ends: deque[CommitEnd] = deque()
         """Ends of the last commits, from `folded` on."""
         self._waiting: deque[_TopicState] = deque()
@@ -188,9 +188,7 @@ class StateCheckpoints:
 
     def look(self, name: str) -> CheckpointLook:
         """Return the checkpoint of a SOW topic."""
-        state = self._states.get(name)
-        if state is None:  # it has none
-            return CheckpointLook(None, self._clock.mono, 0)
+        state = self._states[name]
         return CheckpointLook(state.manifest, state.saved_at, state.failures)
 
     # -- retention --------------------------------------------------------------------------------------

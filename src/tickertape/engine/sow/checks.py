@@ -59,7 +59,7 @@ def check_query(
     check_keys(command.keys, command.canonical)
     _check_form(command)
     topics = _topics(session, command, states, compiler)
-    _check_built(command, topics)
+    _check_built(command)
     interest = _interest(session, command, options, topics, compiler)
     content = interest.content
     order = SortOrder.parse(command.order_by) if command.order_by else None
@@ -117,20 +117,9 @@ def _topics(
     return [found]
 
 
-def _check_built(command: Sow, topics: list[StateTopic]) -> None:
-    """Refuse queries that this version cannot answer. Raises `BadOption` or `NotBuilt`."""
+def _check_built(command: Sow) -> None:
+    """Refuse queries that this version cannot answer. Raises `NotBuilt`."""
     name = shown(command.topic)
-    for topic in topics:
-        if topic.definition.transient and command.follow:
-            raise BadOption(
-                f"Cannot follow {shown(topic.name)}: it is not persistent, so the messages after a result "
-                "have no positions. Query without follow."
-            )
-        if topic.definition.transient:
-            raise NotBuilt(
-                f"Cannot query records of {shown(topic.name)}: this version of the server keeps no records "
-                "of topics that are not persistent. Make the topic persistent."
-            )
     if command.follow and (command.keys or command.canonical):
         raise NotBuilt(
             f"Cannot follow records of {name} by their keys: this version of the server cannot select "

@@ -20,7 +20,6 @@ from tickertape.base.client_limits import message_too_large
 from tickertape.base.errors import (
     BadBatch,
     BadBody,
-    BadOption,
     BadSowKey,
     BadTopic,
     LimitReached,
@@ -147,11 +146,6 @@ class StateCommands:
         if topic is None:
             raise BadTopic(
                 f"Cannot delete records of {shown(delete.topic)}: it is not a SOW topic. Name a SOW topic."
-            )
-        if topic.definition.transient:
-            raise BadOption(
-                f"Cannot delete records of {shown(delete.topic)}: the topic is not persistent. "
-                "Let its records expire, or make it persistent."
             )
         if delete.filter is not None:
             test = topic.record_filter(delete.topic, delete.filter, self._session.subscriber)

@@ -42,9 +42,7 @@ class RecordExpiry:
         accepted: AcceptedRows,
     ) -> None:
         self._lives: dict[StateTopic, LifeQueue] = {
-            topic: topic.fold.lives
-            for topic in topics
-            if topic.fold.lives is not None and not topic.definition.transient
+            topic: topic.fold.lives for topic in topics if topic.fold.lives is not None
         }
         self._writer = writer
         self._clock = clock

@@ -204,13 +204,6 @@ def plan_states(
     left = dict(files.found)
     for definition in definitions:
         directory = state_directory(definition.name)
-        if definition.transient:
-            if directory in left:
-                del left[directory]
-                report.append(
-                    f"Kept the checkpoint of {shown(definition.name)} in sow/: the topic is transient now."
-                )
-            continue
         found = left.pop(directory, FoundState(directory, ()))
         facts = yield from _facts(view, definition, found, files.stored.get(directory))
         decision = decide(facts._replace(rebuild=definition.name in rebuild))

@@ -127,8 +127,7 @@ class StateRegistry:
                     load_files(topic.fold, planned.files)
                     topic.fold.begin_at(planned.manifest.end)
                     begin = planned.manifest.start
-            if not topic.definition.transient:
-                start = min(start, begin)
+            start = min(start, begin)
         report = list(plan.report)
         try:
             yield from self._fold_from(start)

@@ -35,7 +35,6 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import (
     ENABLED,
     MISSING_KEYS,
-    PERSISTENT,
     Enabled,
     SowDefinition,
 )
@@ -58,6 +57,7 @@ _CONTROL: Final = frozenset(map(chr, (*range(32), 127)))
 _MAY_REPEAT_NEVER: Final = "*?{"
 """Characters after which the character before them may be missing."""
 _OF_GENERATED_KEYS: Final = ("key_domain", "missing_key")
+_PERSISTENT: Final = "persistent"
 _NOT_TRANSIENT: Final = "SOW topics that are not persistent are not supported."
 
 
@@ -306,14 +306,13 @@ def literal_start(pattern: str) -> str:
 # -- values -------------------------------------------------------------------------------------------
 
 
-def _durability(value: Any) -> str:
-    """Return the only supported durability."""
+def _durability(value: Any) -> None:
+    """Accept the only supported durability."""
     if value == "transient":
         raise ConfigurationError(f'cannot be "transient". {_NOT_TRANSIENT} Remove the key.')
-    if value != PERSISTENT:
-        near = did_you_mean(value, (PERSISTENT,)) if isinstance(value, str) else ""
-        raise ConfigurationError(f'must be "{PERSISTENT}", not {kind_of(value)}{near and "."}{near}')
-    return PERSISTENT
+    if value != _PERSISTENT:
+        near = did_you_mean(value, (_PERSISTENT,)) if isinstance(value, str) else ""
+        raise ConfigurationError(f'must be "{_PERSISTENT}", not {kind_of(value)}{near and "."}{near}')
 
 
 def _key(value: Any) -> tuple[str, ...]:

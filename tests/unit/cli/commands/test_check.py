@@ -229,9 +229,9 @@ def test_check_shows_sow_topics_and_the_memory_of_records(tmp_path: Path) -> Non
     file.write_text(SOW)
     result = run("check", str(file))
     assert [line for line in result.stdout.splitlines() if line.startswith("  sow")] == [
-        "  sow           positions and ^positions/, key /account, /symbol, persistent, expire after 30 s",
-        "  sow           settings, explicit keys, persistent, expiration enabled",
-        "  sow           names, explicit keys, persistent",
+        "  sow           positions and ^positions/, key /account, /symbol, expire after 30 s",
+        "  sow           settings, explicit keys, expiration enabled",
+        "  sow           names, explicit keys",
         "  sow_bytes_max 1,073,741,824",
     ]
     configuration = json.loads(run("check", str(file), "--output", "json").stdout)["configuration"]

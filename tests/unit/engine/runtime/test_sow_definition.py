@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tickertape.engine.runtime.sow_definition import Durability, SowDefinition
+from tickertape.engine.runtime.sow_definition import SowDefinition
 
 FULL = SowDefinition(
     "positions",
@@ -26,7 +26,6 @@ COUNTED = {
     "earlier_patterns": replace(FULL, earlier_patterns=()),
 }
 NOT_COUNTED = {
-    "durability": replace(FULL, durability="transient"),
     "expiration": replace(FULL, expiration=1000),
     "index": replace(FULL, index=(("/symbol",),)),
     "checkpoint_interval": replace(FULL, checkpoint_interval=1.0),
@@ -38,11 +37,6 @@ def test_definition_with_only_a_name_has_defaults() -> None:
     assert definition == SowDefinition("positions", key_domain="positions", checkpoint_interval=60.0)
     assert (definition.key, definition.index) == ((), ())
     assert (definition.pattern, definition.expiration) == (None, None)
-
-
-@pytest.mark.parametrize(("durability", "transient"), [("persistent", False), ("transient", True)])
-def test_durability_decides_whether_records_are_transient(durability: Durability, transient: bool) -> None:
-    assert SowDefinition("a", durability=durability).transient is transient
 
 
 def test_each_field_is_either_counted_in_the_fingerprint_or_not() -> None:

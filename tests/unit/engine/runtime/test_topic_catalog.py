@@ -16,7 +16,7 @@ from tickertape.wire.sow_command import SOW_TOPIC
 NAMED = SowDefinition("positions")
 ORDERS = SowDefinition("orders", pattern="^orders/")
 ALL_ORDERS = SowDefinition("all", pattern="^order")
-PRICES = SowDefinition("prices", pattern="s/.*", durability="transient")
+PRICES = SowDefinition("prices", pattern="s/.*")
 RECORDED = frozenset({"positions", "orders", "all", "^order"})
 
 
@@ -46,7 +46,7 @@ def test_catalog_keeps_the_order_of_sow_topics() -> None:
         ("orders/1", "orders"),
         ("order", "all"),
         ("an order", None),
-        ("prices/eu", "prices"),
+        ("prices/eu", None),
         ("prices", "prices"),
     ],
 )
@@ -60,10 +60,10 @@ def test_first_matching_pattern_in_the_configuration_has_the_topic() -> None:
     assert name_of(TopicCatalog(sow=[ALL_ORDERS, ORDERS]), "orders/1") == "all"
 
 
-def test_pattern_matches_only_topics_of_equal_durability() -> None:
+def test_pattern_matches_only_persistent_topics() -> None:
     catalog = TopicCatalog(RECORDED, sow=[PRICES, ORDERS])
-    assert name_of(catalog, "orders/1") == "orders"
-    assert name_of(catalog, "others/1") == "prices"
+    assert name_of(catalog, "orders/1") == "prices"
+    assert name_of(catalog, "others/1") is None
     assert name_of(TopicCatalog(frozenset(), sow=[ORDERS]), "orders/1") is None
 
 

@@ -201,13 +201,6 @@ def test_quiet_topic_holds_no_segment_of_a_pruned_log() -> None:
     assert len(before[0]) == 5
 
 
-def test_transient_topic_has_no_checkpoint_and_no_pin() -> None:
-    world = SowEngine(SowDefinition("orders", key=("/id",), durability="transient"))
-    assert world.broker.state_checkpoints.oldest_needed() is None
-    interval(world)
-    assert "sow" not in world.disk.names(".")
-
-
 def test_pin_and_named_checkpoint_are_those_of_the_durable_manifest() -> None:
     world, peer = filled()
     interval(world)

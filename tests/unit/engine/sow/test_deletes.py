@@ -295,7 +295,6 @@ def test_delete_removes_an_earlier_message_in_flight_of_another_client() -> None
     ("delete", "code", "text"),
     [
         (by_keys(1, topic="other"), "bad_topic", "'other': it is not a SOW topic"),
-        (by_keys(1, topic="fast"), "bad_option", "'fast': the topic is not persistent"),
         (SowDelete(topic="orders", filter="/v >"), "bad_filter", "/v >"),
         (SowDelete(topic="orders", data=b'{"v":1}'), "bad_sow_key", "'/id' is missing"),
     ],
@@ -303,8 +302,7 @@ def test_delete_removes_an_earlier_message_in_flight_of_another_client() -> None
 def test_invalid_delete_is_refused_and_the_rest_of_the_frame_stored(
     delete: SowDelete, code: str, text: str
 ) -> None:
-    fast = SowDefinition("fast", key=("/id",), durability="transient")
-    world = SowEngine(ORDERS, fast, recorded=frozenset({"orders"}))
+    world = SowEngine(ORDERS)
     peer = filled(world, 2)
     send(peer, [("orders", body(7)), delete, by_keys(0)])
     world.settle()

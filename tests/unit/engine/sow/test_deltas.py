@@ -158,18 +158,6 @@ def test_delta_for_a_topic_without_a_sow_is_stored_as_a_publish() -> None:
     assert [found for found, _ in logged(world, "other")] == [body(1, a=1), body(1, b=1)]
 
 
-def test_delta_for_a_transient_sow_topic_is_refused() -> None:
-    world = SowEngine(
-        SowDefinition("orders", key=("/id",), durability="transient"), recorded=frozenset({"x"})
-    )
-    peer = world.connect("p")
-    send(peer, [("orders", body(1))], deltas=[0], sequenced=False)
-    world.settle()
-    (refusal,) = rejected(peer)
-    assert refusal.code == "bad_option"
-    assert "not persistent" in refusal.text
-
-
 def test_accepted_rows_are_forgotten_when_folded_and_the_overlay_after_a_minute() -> None:
     world = SowEngine(ORDERS)
     peer = world.connect("p")

@@ -24,7 +24,6 @@ _ENCODE = msgspec.msgpack.encode
 ORDERS = SowDefinition("orders", key=("/id",))
 LABELLED = SowDefinition("labelled")
 REGIONS = SowDefinition("regions", key=("/id",), pattern="^region/")
-MEMORY = SowDefinition("memory", key=("/id",), durability="transient")
 
 
 def body(key: object, value: object = 0) -> bytes:
@@ -553,18 +552,16 @@ def test_oldest_query_ends_when_results_need_too_much_memory() -> None:
         ("bad_option", {"options": "replace"}),
         ("bad_option", {"options": "select"}),
         ("bad_option", {"options": "timestamp=1"}),
-        ("bad_option", {"topic": "memory", "follow": True}),
         ("bad_filter", {"filter": "/id ="}),
         ("bad_order_by", {"order_by": "id"}),
         ("bad_command", {"keys": ("a",), "canonical": (b"b",)}),
         ("bad_command", {"credit": 1}),
         ("not_built", {"bookmark": "0"}),
-        ("not_built", {"topic": "memory"}),
         ("not_built", {"follow": True, "keys": ("a",)}),
     ],
 )
 def test_invalid_query_is_refused_without_a_trace(code: str, fields: dict[str, Any]) -> None:
-    world, _, peer = _world(MEMORY, REGIONS, recorded=frozenset({"orders", "regions", "^region/", "other"}))
+    world, _, peer = _world(REGIONS, recorded=frozenset({"orders", "regions", "^region/", "other"}))
     found, text = _refused(world, peer, **fields)
     assert found == code, text
     assert text

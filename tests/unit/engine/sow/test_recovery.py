@@ -329,14 +329,6 @@ def test_start_with_a_damaged_manifest_folds_a_whole_log_and_refuses_a_pruned_on
             assert quarantined(world)
 
 
-def test_checkpoint_of_a_topic_that_became_transient_stays() -> None:
-    world = stored(pruned=False)
-    before = named_files(world)
-    world.reopen(SowDefinition("orders", key=("/id",), durability="transient"))
-    assert world.report == ["Kept the checkpoint of 'orders' in sow/: the topic is transient now."]
-    assert named_files(world) == before
-
-
 def test_checkpoint_of_a_topic_that_is_not_configured_stays_without_a_pin() -> None:
     world = stored(pruned=True)
     retired = world.broker.journal.view.retired

@@ -78,7 +78,6 @@ checkpoint_interval = "2m"
         SowDefinition(
             name="positions",
             pattern="^desk/",
-            durability="persistent",
             key=("/1", "/55"),
             key_domain="desks of ny",
             missing_key="null",
