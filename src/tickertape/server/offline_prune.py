@@ -28,7 +28,7 @@ from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.queue_checkpoint import read_queues
 from tickertape.journal.format.retired_state import RetiredManifest
 from tickertape.journal.format.segment import CONTROL_TOPIC, JOURNAL_DIRECTORY, segment_number, segment_path
-from tickertape.journal.format.sow_checkpoint import state_directory
+from tickertape.journal.format.sow_checkpoint import retired_manifest, state_directory
 from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 from tickertape.journal.reading.log_view import LogSegment, LogView
 from tickertape.journal.recovery.state_files import (
@@ -36,7 +36,6 @@ from tickertape.journal.recovery.state_files import (
     find_states,
     make_durable,
     read_states,
-    retired_manifest,
 )
 from tickertape.journal.retention import (
     RetentionPolicy,
@@ -233,9 +232,7 @@ class OfflinePrune:
                         f"backup. {_FORGET}"
                     )
                 pins.append(RetentionPin(manifest.start, f"SOW topic {shown(manifest.topic)}"))
-                named = retired_manifest(state)
-                assert named is not None
-                self._manifests[manifest.topic] = named
+                self._manifests[manifest.topic] = retired_manifest(manifest, state.checksum)
         make_durable(self._disk, found.values())
         return pins
 

@@ -38,6 +38,7 @@ from tickertape.journal.format.sow_checkpoint import (
     delta_name,
     encode_manifest,
     manifest_checksum,
+    retired_manifest,
     state_path,
 )
 from tickertape.journal.journal import Journal
@@ -211,9 +212,7 @@ class StateCheckpoints:
         for name, state in self._states.items():
             manifest = state.manifest
             if manifest is not None and state.checksum is not None:
-                found[name] = RetiredManifest(
-                    manifest.end, manifest.commit, manifest.epoch, manifest.chain, state.checksum
-                )
+                found[name] = retired_manifest(manifest, state.checksum)
         return found
 
     def hasten(self, position: int) -> None:

@@ -23,6 +23,7 @@ from tickertape.base.errors import JournalCorrupt, JournalVersion
 from tickertape.base.interfaces import Buffer
 from tickertape.batch.format import pad8
 from tickertape.journal.format.files import damaged_at
+from tickertape.journal.format.retired_state import RetiredManifest
 from tickertape.journal.format.segment import SOW_DIRECTORY, FormatError, NewerFormat
 from tickertape.journal.format.sow_blocks import (
     BLOCK_PAYLOAD_BYTES_MAX,
@@ -212,6 +213,11 @@ def encode_manifest(manifest: StateManifest) -> bytes:
 def manifest_checksum(data: bytes) -> int:
     """Return the checksum that identifies an encoded manifest."""
     return int(_SEAL.unpack_from(data)[2])
+
+
+def retired_manifest(manifest: StateManifest, checksum: int) -> RetiredManifest:
+    """Return the entry of `retired.bin` for a checkpoint with this manifest and checksum."""
+    return RetiredManifest(manifest.end, manifest.commit, manifest.epoch, manifest.chain, checksum)
 
 
 def decode_manifest(data: Buffer, directory: str, journal_id: bytes) -> StateManifest:

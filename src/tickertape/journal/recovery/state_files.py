@@ -11,7 +11,6 @@ from typing import NamedTuple
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Disk
 from tickertape.journal.format.files import open_file, set_aside
-from tickertape.journal.format.retired_state import RetiredManifest
 from tickertape.journal.format.segment import SOW_DIRECTORY
 from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock
 from tickertape.journal.format.sow_checkpoint import (
@@ -111,14 +110,6 @@ def make_durable(disk: Disk, found: Iterable[FoundState]) -> None:
     if kept:
         disk.sync_directory(SOW_DIRECTORY)
         disk.sync_directory(".")
-
-
-def retired_manifest(state: FoundState) -> RetiredManifest | None:
-    """Return the entry of `retired.bin` for a checkpoint, or None without a manifest."""
-    manifest = state.manifest
-    if manifest is None:
-        return None
-    return RetiredManifest(manifest.end, manifest.commit, manifest.epoch, manifest.chain, state.checksum)
 
 
 def set_aside_state(disk: Disk, directory: str) -> str:

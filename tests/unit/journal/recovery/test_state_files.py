@@ -15,6 +15,7 @@ from tickertape.journal.commit.jobs import DiskJobExecutor, PublishState
 from tickertape.journal.format.sow_checkpoint import (
     MANIFEST_NAME,
     UNFINISHED_NAME,
+    retired_manifest,
     state_directory,
     state_path,
 )
@@ -23,7 +24,6 @@ from tickertape.journal.recovery.state_files import (
     make_durable,
     prepare_directories,
     read_states,
-    retired_manifest,
     set_aside_state,
 )
 
@@ -44,7 +44,9 @@ def test_found_checkpoint_has_the_entry_of_a_removal() -> None:
     world = stored()
     found = find_states(world.disk, world.broker.journal.journal_id)
     assert {*found} == {DIRECTORY}
-    assert retired_manifest(found[DIRECTORY]) == world.broker.state_checkpoints.manifests()["orders"]
+    manifest, checksum = found[DIRECTORY].manifest, found[DIRECTORY].checksum
+    assert manifest is not None
+    assert retired_manifest(manifest, checksum) == world.broker.state_checkpoints.manifests()["orders"]
     manifest = found[DIRECTORY].manifest
     assert manifest is not None
     files = read_states(world.disk, manifest)
