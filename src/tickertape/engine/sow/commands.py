@@ -150,6 +150,7 @@ class StateCommands:
         if delete.filter is not None:
             test = topic.record_filter(delete.topic, delete.filter, self._session.subscriber)
             return _Request(row, topic, [], RecordSearch(topic, test))
+        topic.check_names(delete.keys)
         if delete.keys and topic.searches_keys(delete.topic):
             wanted = topic.key_filter(delete.topic, delete.keys, self._session.subscriber)
             return _Request(row, topic, [], RecordSearch(topic, wanted))

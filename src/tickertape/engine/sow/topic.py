@@ -22,7 +22,7 @@ from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFil
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.expiry import due_times
 from tickertape.engine.sow.state.fold import StateFold
-from tickertape.engine.sow.state.keys import ExplicitKeys, KeyColumn, KeyReader, labels_between
+from tickertape.engine.sow.state.keys import ExplicitKeys, KeyColumn, KeyReader, label_fault, labels_between
 from tickertape.engine.sow.state.merge import Merger
 from tickertape.filter.batch_filter import bodies_of, rows_by_type
 from tickertape.payload.canonical import encode_canonical
@@ -141,6 +141,17 @@ class StateTopic:
                 f"Cannot select records of {shown(self.name)}: a key does not begin with a topic. "
                 "Use arrays of a topic and the values of the key fields."
             )
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise `BadSowKey` for names that cannot be explicit keys. Generated keys are not checked."""
+        if self.definition.key:
+            return
+        for name in names:
+            fault = label_fault(name.encode())
+            if fault:
+                raise BadSowKey(
+                    f"Cannot select record {shown(name)} of {shown(self.name)}: {fault}. Correct the key."
+                )
 
     def explicit_keys(self, topic: str, names: Sequence[str]) -> list[bytes]:
         """Return the keys of messages on `topic` with explicit keys."""

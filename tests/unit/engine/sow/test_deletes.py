@@ -314,6 +314,30 @@ def test_invalid_delete_is_refused_and_the_rest_of_the_frame_stored(
     assert [(answer.sequence, answer.deleted) for answer in deleted(peer)] == [(5, 1)]
 
 
+@pytest.mark.parametrize("pattern", [None, "^raw/"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x,y", "a character that is not in the Base64 alphabets"),
+        ("k" * 257, "257 bytes"),
+        ("", "the message key is missing"),
+    ],
+)
+def test_delete_by_a_name_that_cannot_be_an_explicit_key_is_refused(
+    name: str, text: str, pattern: str | None
+) -> None:
+    world = SowEngine(SowDefinition("raw", pattern=pattern))
+    peer = world.connect("p")
+    send(peer, [("raw", b"one")], keys=["k"])
+    send(peer, [SowDelete(topic="raw", keys=("k", name)), SowDelete(topic="raw", keys=("other",))])
+    world.settle()
+    (refusal,) = rejected(peer)
+    assert (refusal.code, refusal.refused) == ("bad_sow_key", (2,))
+    assert text in refusal.text
+    assert len(world.records("raw")) == 1
+    assert [answer.deleted for answer in deleted(peer)] == [0]
+
+
 def test_malformed_delete_is_refused() -> None:
     world = SowEngine(ORDERS)
     peer = filled(world, 2)

@@ -192,7 +192,7 @@ class ExplicitKeys:
             or max(lengths, default=1) > sow_explicit_key_characters_max
             or b"".join(labels).translate(None, _BASE64)
         ):
-            bad = {row: reason for row, label in enumerate(labels) if (reason := _fault(label))}
+            bad = {row: reason for row, label in enumerate(labels) if (reason := label_fault(label))}
             labels = [b"" if row in bad else label for row, label in enumerate(labels)]
             lengths = list(map(len, labels))
         keys = list(map(add, map(_TEXT_HEADERS.__getitem__, lengths), labels))
@@ -213,7 +213,7 @@ def labels_between(labels: Labels | None, low: int, high: int) -> list[bytes]:
     return list(map(io.BytesIO(text).read, lengths_of(offsets).tolist()))
 
 
-def _fault(label: bytes) -> str:
+def label_fault(label: bytes) -> str:
     """Return the reason why a label is not an explicit key, or an empty text."""
     if not label:
         return "the message key is missing"
