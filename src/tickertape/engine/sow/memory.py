@@ -16,21 +16,27 @@ from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import fold_step_rows_max, sow_record_memory_bytes
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.accepted import AcceptedRows, TopicKeys, growth_of
 from tickertape.engine.sow.state.blocks import lengths_in
 from tickertape.engine.sow.topic import StateTopic
 
 
 class StateMemory:
-    """The memory of the records of all SOW topics, with keys and indexes. `bytes_max`: its limit."""
+    """The memory of the records of all SOW topics, with keys and indexes. `bytes_max`: its limit.
 
-    def __init__(self, accepted: AcceptedRows, bytes_max: int) -> None:
+    Logs `sow_full` at the first refusal, and `sow_resumed` when the last refused messages would fit."""
+
+    def __init__(self, accepted: AcceptedRows, outbox: Outbox, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
         """Memory of the folded records."""
         self.refusals = 0
         """Frames that were refused."""
+        self._needed: int | None = None
+        """Memory that the last refused messages need. None while nothing is refused."""
         self._accepted = accepted
+        self._outbox = outbox
         self._sizes: dict[StateTopic, int] = {}
 
     @property
@@ -44,6 +50,9 @@ class StateMemory:
             size = topic.fold.record_bytes
             self.used += size - self._sizes.get(topic, 0)
             self._sizes[topic] = size
+        if self._needed is not None and self.expected + self._needed <= self.bytes_max:
+            self._needed = None
+            self._outbox.log_event("sow_resumed", True, {"bytes": self.used})
 
     def check(self, batch: MessageBatch, topics: Sequence[TopicKeys]) -> None:
         """Raise `SowFull` for a batch whose messages need more memory than is left."""
@@ -54,13 +63,20 @@ class StateMemory:
         for own in topics:
             growth += _real_growth(batch, own)
             if growth > max(free, 0):
-                self.refusals += 1
-                raise SowFull(
+                error = SowFull(
                     f"Cannot store messages of SOW topic {shown(own.topic.name)}: the records of all SOW "
                     f"topics need {self.expected:,} bytes, the messages at least {growth:,} more, and "
                     f"`sow_bytes_max` is {self.bytes_max:,}. "
                     "Delete records, or raise `sow_bytes_max`."
                 )
+                self._refused(own.topic, growth, error)
+                raise error
+
+    def _refused(self, topic: StateTopic, growth: int, error: SowFull) -> None:
+        self.refusals += 1
+        if self._needed is None:
+            self._outbox.log_event("sow_full", True, {"topic": topic.name, "text": str(error)})
+        self._needed = growth
 
 
 def _real_growth(batch: MessageBatch, own: TopicKeys) -> int:

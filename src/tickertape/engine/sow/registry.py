@@ -90,7 +90,7 @@ class StateRegistry:
         }
         self.accepted_rows = AcceptedRows(journal, clock)
         states = States(self.of, self._topics.get)
-        self.memory = StateMemory(self.accepted_rows, bytes_max)
+        self.memory = StateMemory(self.accepted_rows, self._outbox, bytes_max)
         self.fold = LogFold(journal, reads, self.accepted_rows, states, self.memory)
         self.expiry = RecordExpiry(self._topics.values(), writer, clock, self.accepted_rows)
         self._awake: list[LogFold] = []

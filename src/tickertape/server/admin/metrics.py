@@ -299,6 +299,8 @@ def _sow_metrics(sow: SowState) -> Iterator[Metric]:
         value = state_of(sow)
         if value is not None:
             yield GaugeMetricFamily(f"{_P}sow_{name}", text, value=float(value))
+    text = "Publish frames refused with sow_full."
+    yield CounterMetricFamily(f"{_P}sow_memory_refused_frames", text, value=sow.memory_refused_frames)
     for name, text, gauge_of in _SOW_TOPIC_GAUGES:
         gauge = GaugeMetricFamily(f"{_P}sow_{name}", text, labels=["topic"])
         for topic in sow.topics:

@@ -259,6 +259,8 @@ class SowState(msgspec.Struct, kw_only=True):
     """Memory of all records that counts against `sow_bytes_max`: without free slots and kept changes."""
     memory_limit_bytes: int
     """`sow_bytes_max` of `[limits]`."""
+    memory_refused_frames: int
+    """Publish frames that were refused with `sow_full` since the start."""
     queries: int
     """Queries that are not finished."""
     oldest_query_seconds: float | None

@@ -290,6 +290,7 @@ class InstanceSnapshot:
             failure=None if fold.failure is None else str(fold.failure),
             memory_bytes=broker.states.memory.used,
             memory_limit_bytes=broker.states.memory.bytes_max,
+            memory_refused_frames=broker.states.memory.refusals,
             queries=len(queries),
             oldest_query_seconds=seconds,
             results_bytes=queries.results_bytes,

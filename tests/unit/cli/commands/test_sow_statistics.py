@@ -59,6 +59,7 @@ SOW = SowState(
     failure=None,
     memory_bytes=4_691_356,
     memory_limit_bytes=8_000_000,
+    memory_refused_frames=0,
     queries=0,
     oldest_query_seconds=None,
     results_bytes=0,

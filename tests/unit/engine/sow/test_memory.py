@@ -59,6 +59,35 @@ def test_frame_without_sequences_that_needs_more_memory_is_rejected_whole() -> N
     assert not world.log("plain")
 
 
+def events(world: SowEngine) -> list[str]:
+    return [event.name for event in world.told if event.name in ("sow_full", "sow_resumed")]
+
+
+def test_refusals_are_logged_once_until_the_refused_messages_fit() -> None:
+    world, peer = filled(20_000)
+    for size in (200, 100):
+        send(peer, [("orders", body("new", size))], sequenced=False)
+    world.settle()
+    assert events(world) == ["sow_full"]
+    (event,) = [event for event in world.told if event.name == "sow_full"]
+    assert event.fields["topic"] == "orders"
+    assert "`sow_bytes_max` is" in str(event.fields["text"])
+    publish(peer, [("orders", body(0, 90))])  # not enough space yet
+    world.settle()
+    assert events(world) == ["sow_full"]
+    send(peer, [SowDelete(topic="orders", filter="/id >= 10")])
+    world.settle()
+    assert events(world) == ["sow_full", "sow_resumed"]
+    send(peer, [("orders", body("new"))], sequenced=False)
+    world.settle()
+    assert events(world) == ["sow_full", "sow_resumed"]
+    assert world.broker.states.memory.refusals == 2
+    world.broker.states.memory.bytes_max = world.broker.states.memory.used
+    send(peer, [("orders", body("newer"))], sequenced=False)
+    world.settle()
+    assert events(world) == ["sow_full", "sow_resumed", "sow_full"]
+
+
 @pytest.mark.parametrize("size", [10, 100])
 def test_updates_that_need_no_more_memory_pass(size: int) -> None:
     world, peer = filled()

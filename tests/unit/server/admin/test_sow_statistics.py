@@ -206,7 +206,7 @@ def test_exposition_has_metrics_of_sow_topics() -> None:
     lines = [line for line in text.decode().splitlines() if line.startswith("tickertape_sow_")]
     names = [line.removeprefix("tickertape_sow_").rpartition(" ")[0] for line in lines]
     plain = ["stopped", "folded_position", "lag_bytes", "memory_bytes", "memory_limit_bytes", "queries"]
-    assert names[:7] == [*plain, "results_bytes"]
+    assert names[:8] == [*plain, "results_bytes", "memory_refused_frames_total"]
     assert 'tickertape_sow_records{topic="orders"} 3.0' in lines
     assert 'tickertape_sow_refused_messages_total{topic="settings"} 0.0' in lines
     assert 'tickertape_sow_complete{topic="orders"} 1.0' in lines
