@@ -13,7 +13,7 @@ import pytest
 import tickertape as tt
 from tests.helpers.namespaces import run_inside, why_no_small_disk
 
-NOBODY = 65534
+NO_OWNER = 65534
 SECONDS_MAX = 55.0
 Open = Callable[[Path], object]
 STORES: dict[str, Open] = {
@@ -48,8 +48,8 @@ def _as_another_user(act: Callable[[], None]) -> str:
     if not child:
         try:
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(NO_OWNER)
+            os.setuid(NO_OWNER)
             act()
         except tt.TickertapeError as error:
             os.write(write_end, f"{error.code}: {error}".encode())

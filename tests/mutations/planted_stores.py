@@ -80,7 +80,7 @@ STORE_MUTATIONS: Final = (
     Mutation(
         "a publish store without its segments opens as an empty one",
         "client/publish_store/file.py",
-        '            if directory.last_client not in ("", _NOBODY_YET):\n',
+        '            if directory.last_client not in ("", _NOT_CONNECTED):\n',
         '            if directory.last_client in ("", None):\n',
         ("unit/client/publish_store/test_removed_segments.py",),
         promise="R9",

@@ -13,7 +13,7 @@ from tests.unit.cli.support.test_output_options import LEAVES
 from tests.unit.journal.written import Written
 from tickertape.cli.support.command_group import cli
 
-NOBODY = "http://127.0.0.1:1"
+NO_OWNER = "http://127.0.0.1:1"
 """A valid admin address without a server."""
 NONE = "unix:///none/socket"
 """A valid server address without a server."""
@@ -98,16 +98,16 @@ FAILURES = {
     "query": [f"q {SERVER}"],
     "ack": [f"q 1|2| {SERVER}"],
     "queue browse": [f"q {SERVER}"],
-    "queue ls": [f"--admin {NOBODY}"],
-    "queue purge": [f"q --yes {SERVER}", f"q --yes --admin {NOBODY}"],
+    "queue ls": [f"--admin {NO_OWNER}"],
+    "queue purge": [f"q --yes {SERVER}", f"q --yes --admin {NO_OWNER}"],
     "queue requeue": [f"q {SERVER}"],
     "journal dump": ["damaged", "data --from 9|9|"],
     "journal find": ["data 9|9|", "data 1000000"],
     "journal grep": ["data no-such-text", "damaged x"],
     "journal verify": ["damaged"],
-    "health": [f"--admin {NOBODY}"],
-    "stats": [f"--admin {NOBODY}"],
-    "topics": [f"--admin {NOBODY}"],
+    "health": [f"--admin {NO_OWNER}"],
+    "stats": [f"--admin {NO_OWNER}"],
+    "topics": [f"--admin {NO_OWNER}"],
     "filter test": ["/a=2 lines"],
 }
 """Arguments of commands whose work fails, or finds nothing."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.cli.test_exit_codes import NOBODY, NONE
+from tests.unit.cli.test_exit_codes import NO_OWNER, NONE
 from tickertape.base.errors import BadFilter, NotAQueue, PublishRejected, TopicNotRecorded
 from tickertape.cli.support.command_group import Failure, UserMistake, cli
 from tickertape.cli.support.name_hints import consuming
@@ -97,8 +97,8 @@ def test_option_without_a_near_name_gets_no_suggestion(option: str) -> None:
 
 
 def test_admin_address_without_server_is_quoted() -> None:
-    result = CliRunner().invoke(cli, ["health", "--admin", NOBODY])
-    assert f"Cannot connect to {NOBODY!r}: " in result.stderr
+    result = CliRunner().invoke(cli, ["health", "--admin", NO_OWNER])
+    assert f"Cannot connect to {NO_OWNER!r}: " in result.stderr
 
 
 def consumer() -> AbstractContextManager[None]:

@@ -28,7 +28,7 @@ from tickertape.client.limits import client_timeout_seconds
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.publishing.pending_deletes import DeleteResult
-from tickertape.client.publishing.send_buffer import NOBODY
+from tickertape.client.publishing.send_buffer import NO_OWNER
 from tickertape.payload.bodies import encode
 from tickertape.security.tls_options import TLS
 
@@ -288,7 +288,7 @@ class Client(
         if len(body) <= run.body_bytes_max and topic == run.topic and (owner := run.owner) == get_ident():
             # A signal handler that publishes here must not append to this run. Without an owner, the run
             # sends it to the slow path, which closes the run. So `index` is always the index of this body.
-            run.owner = NOBODY
+            run.owner = NO_OWNER
             bodies = run.bodies
             index = len(bodies)
             if index < run.count_max:

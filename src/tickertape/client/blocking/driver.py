@@ -35,7 +35,7 @@ from tickertape.client.common.waiting import Timeout, no_logon, now, remaining
 from tickertape.client.limits import acknowledger_idle_seconds
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publishing.pending_deletes import NOTHING_DELETED, DeleteResult, with_answer
-from tickertape.client.publishing.send_buffer import NOBODY
+from tickertape.client.publishing.send_buffer import NO_OWNER
 from tickertape.wire.commands import Deleted, LoggedOn
 
 
@@ -59,7 +59,7 @@ class ThreadDriver(ClientDriver):
         self._acks_idle = False
         self._connecting = threading.Lock()
         self._handling_loss = threading.RLock()
-        self._loss_handled_on = NOBODY
+        self._loss_handled_on = NO_OWNER
         self._due_states: deque[ConnectionState] = deque()
         """States that are not reported to the listeners yet, in order."""
         self._telling = threading.Lock()
@@ -684,7 +684,7 @@ class ThreadDriver(ClientDriver):
             with self._handling_loss:
                 self._loss_handled_on = get_ident()
                 self.handlers.run(handler)
-                self._loss_handled_on = NOBODY
+                self._loss_handled_on = NO_OWNER
 
     def _unsettled(self) -> bool:
         with self.lock:

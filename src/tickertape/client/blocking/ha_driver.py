@@ -29,7 +29,7 @@ from tickertape.client.ha import reconnect as machine
 from tickertape.client.ha.policies import ApplicationPolicies, stored_of
 from tickertape.client.ha.reconnect import Action
 from tickertape.client.protocol.core import ClientProtocol
-from tickertape.client.publishing.send_buffer import NOBODY
+from tickertape.client.publishing.send_buffer import NO_OWNER
 
 
 class HAThreadDriver(HADriver, ThreadDriver):
@@ -40,7 +40,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         self._reconnecting: threading.Thread | None = None
         self._resubscribing: ThreadWaiter | None = None
         """The pending resubscribe call. None after the client is closed."""
-        self._loss_told_on = NOBODY
+        self._loss_told_on = NO_OWNER
         """The thread that reports a loss to the application."""
         super().__init__(core, settings, policies)
         self._changed = threading.Condition(self.lock)
@@ -172,7 +172,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
     def _end_telling_loss(self) -> None:
         with self.lock:
             if self._loss_told_on == get_ident():
-                self._loss_told_on = NOBODY
+                self._loss_told_on = NO_OWNER
                 self._changed.notify_all()
 
     def _connection_lost(self, lost: ConnectionDown) -> None:
@@ -218,7 +218,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         with self.lock:
             while True:
                 # A loss must be reported to the sinks before messages of the next connection.
-                while state.trying and self._loss_told_on != NOBODY:
+                while state.trying and self._loss_told_on != NO_OWNER:
                     self._changed.wait()
                 effects = state.effects()
                 if effects:

@@ -36,7 +36,7 @@ from tickertape.client.publish_store.unpersisted import UnpersistedEntry, Unpers
 
 Sync = Literal["never", "always"]
 
-_NOBODY_YET: Final = "a client that has not connected yet"
+_NOT_CONNECTED: Final = "a client that has not connected yet"
 _NOTE_BYTES: Final = 4 * records.RECORD_BYTES
 _head: Final = records.BEHIND_CRC.pack
 _put_crc: Final = records.CRC.pack_into
@@ -135,14 +135,14 @@ class FilePublishStore(StoreOptions, ClosesItself):
     def _open(self, directory: SegmentDirectory) -> None:
         numbers = directory.numbers()
         if not numbers:
-            if directory.last_client not in ("", _NOBODY_YET):
+            if directory.last_client not in ("", _NOT_CONNECTED):
                 raise StoreCorrupt(
                     f"Cannot open the publish store {str(directory.path)!r}: client "
                     f"{directory.last_client!r} used it, and all of its segments are missing. Restore them "
                     "from a copy, or remove the directory to start with an empty store.",
                     file=directory.file(1),
                 )
-            directory.say(_NOBODY_YET)
+            directory.say(_NOT_CONNECTED)
             return
         images = [records.Image(n, directory.file(n), partial(self._view, n)) for n in numbers]
         found = records.recover_store(images, self._read)

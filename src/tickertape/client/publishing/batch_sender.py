@@ -42,7 +42,7 @@ from tickertape.client.publishing.in_flight import UnansweredFrames
 from tickertape.client.publishing.resend import AFTER_RESEND, ResendSteps, StoreResend
 from tickertape.client.publishing.send_buffer import (
     CLOSED,
-    NOBODY,
+    NO_OWNER,
     AppendRun,
     SendBuffer,
     SendBuffers,
@@ -93,7 +93,7 @@ class BatchSender:
         logged on before."""
         self.kept: StoreAppend | None = None
         """Fast path that appends the next messages directly to the store, if possible."""
-        self._last_owner = NOBODY
+        self._last_owner = NO_OWNER
         self.deletes = self._outstanding.deletes
         """Calls that wait for the answers to their deletes."""
         self.rejections = self._outstanding.rejections

@@ -17,7 +17,7 @@ from tickertape.client.publish_store.protocol import Stored
 from tickertape.client.publishing import store_checks as checks
 from tickertape.client.publishing.batch_sender import BatchSender
 from tickertape.client.publishing.bulk import MakeBatch, checked, delta_maker
-from tickertape.client.publishing.send_buffer import NOBODY, AppendRun, SendBuffer, StoreAppend
+from tickertape.client.publishing.send_buffer import NO_OWNER, AppendRun, SendBuffer, StoreAppend
 from tickertape.wire.settlement import QUEUE_TOPIC
 from tickertape.wire.sow_command import SOW_TOPIC
 
@@ -32,7 +32,7 @@ class Publisher(BatchSender):
         expiration_ms: int = 0,
         correlation_id: str = "",
         key: str = "",
-        owner: int = NOBODY,
+        owner: int = NO_OWNER,
         *,
         delta: bool = False,
     ) -> int | None:
@@ -69,7 +69,7 @@ class Publisher(BatchSender):
         elif appending is not None:
             write = appending.writer(topic) if buffer.plain else None
             self.kept = StoreAppend(buffer, write) if write is not None else None
-        elif owner == self._last_owner and owner != NOBODY:
+        elif owner == self._last_owner and owner != NO_OWNER:
             self.run = buffer.open(owner, len(body))
         else:
             self._last_owner = owner

@@ -20,7 +20,7 @@ from tickertape.batch.format import FLAG_DELTA, I8, Int32s
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.limits import topics_remembered_max
 
-NOBODY: Final = 0
+NO_OWNER: Final = 0
 """Placeholder owner: no thread has this identity."""
 
 
@@ -40,7 +40,7 @@ class AppendRun:
     Only `owner` (a thread identity, or a number for an event loop) appends. It appends bodies of at most
     `body_bytes_max` bytes for `topic`, up to `count_max` bodies. After each append it checks whether the run
     is still open. If not, `taken` is the number of `bodies` that were sent. While it appends, a thread sets
-    `owner` to `NOBODY` to exclude its own signal handlers.
+    `owner` to `NO_OWNER` to exclude its own signal handlers.
     """
 
     owner: int
@@ -53,7 +53,7 @@ class AppendRun:
     taken: int | None = None
 
 
-CLOSED: Final = AppendRun(NOBODY, "", [], None, 0, -1)
+CLOSED: Final = AppendRun(NO_OWNER, "", [], None, 0, -1)
 """Placeholder for the open run if none is open."""
 
 
