@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from tickertape.payload.getter import values_getter
 from tickertape.payload.paths import Path
 from tickertape.payload.walk import Walker
 
@@ -57,9 +58,7 @@ class PathShape(NamedTuple):
 
     def values(self) -> Callable[[Any], tuple[Any, ...]]:
         """Return a function that returns the values of all paths from the structure."""
-        source = "".join(f"it{access}," for access in self.access)
-        made: Callable[[Any], tuple[Any, ...]] = eval(f"lambda it: ({source})")
-        return made
+        return values_getter(self.access)
 
 
 def shape_of(

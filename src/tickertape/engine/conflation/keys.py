@@ -16,6 +16,7 @@ from tickertape.engine.limits import conflation_key_bytes_max
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
 from tickertape.payload.canonical import encode_canonical, normal_form
+from tickertape.payload.getter import values_getter
 
 _OBJECT_BYTES: Final = 64
 """Approximate memory of a value without its text."""
@@ -45,8 +46,7 @@ class ConflationKeys:
         except BadPath as error:
             self._readers[name] = None
             return BadOption(f"Invalid option conflation_key: {error}")
-        values: Values = eval("lambda r: (" + "".join(f"r{access}," for access in reader.access) + ")")
-        self._readers[name] = reader, values
+        self._readers[name] = reader, values_getter(reader.access)
         return None
 
     def of(self, batch: MessageBatch, low: int, high: int) -> list[Hashable | None]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +30,7 @@ from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.records import RecordRows, RecordTable
 from tickertape.filter.functions.values import scalar, text, text_number
 from tickertape.payload import Unreadable, message_type, parse_path
+from tickertape.payload.getter import value_getter
 from tickertape.payload.paths import Path, path_reason
 from tickertape.payload.types import FieldReader
 
@@ -120,7 +120,7 @@ class SortOrder:
             reader = message_type(type_name).reader([field.path for field in self.fields])
         except BadPath:
             return lambda bodies: [nothing] * len(bodies)
-        getters = [_getter(place) for place in reader.access]
+        getters = [value_getter((place,)) for place in reader.access]
         from_text = type_name in _TEXT_TYPES
 
         def keys_of(bodies: Sequence[bytes]) -> list[str]:
@@ -154,14 +154,6 @@ def _decoded(reader: FieldReader, bodies: Sequence[bytes], unreadable: list[int]
             except Unreadable:
                 unreadable.append(at)
     return decoded
-
-
-def _getter(place: str) -> Callable[[Any], Any]:
-    """Return a function that returns the value at one access (see `FieldReader`)."""
-    if place.startswith(".") and "[" not in place:
-        return attrgetter(place[1:])
-    getter: Callable[[Any], Any] = eval(f"lambda it: it{place}")
-    return getter
 
 
 def _field(item: str, start: int, order_by: str) -> SortField:

@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import add, attrgetter, itemgetter
+from operator import add
 from typing import Any, Final, Literal, Protocol
 
 from tickertape.base.errors import BadOption
@@ -19,6 +19,7 @@ from tickertape.batch.format import Labels, lengths_of
 from tickertape.engine.limits import sow_explicit_key_characters_max, sow_key_bytes_max
 from tickertape.payload import Unreadable, message_type, parse_path
 from tickertape.payload.canonical import encode_canonical, generated_key, normal_form
+from tickertape.payload.getter import value_getter
 
 __all__ = ["ExplicitKeys", "KeyColumn", "KeyReader", "KeySource", "generated_key", "labels_between"]
 
@@ -84,7 +85,7 @@ class KeyReader:
         self._quick: Callable[[bytes], Any] = reader.quick
         self._decode: Callable[[bytes], Any] = reader.decode
         self._doubts: tuple[type[Exception], ...] = (*reader.doubts, Unreadable)
-        self._pick = _getter(reader.access)
+        self._pick = value_getter(reader.access)
         self._normal = _QUICK_OR_NULL if self._null else _QUICK
 
     def read(self, bodies: Sequence[bytes], /, topics: Sequence[str] | None = None) -> KeyColumn:
@@ -239,17 +240,3 @@ def _topics_for(topics: Sequence[str] | None, count: int) -> Sequence[str]:
     if topics is None or len(topics) != count:
         raise ValueError("Cannot read keys: a message has no topic. Pass the topics of all messages.")
     return topics
-
-
-def _getter(access: Sequence[str]) -> Callable[[Any], Any]:
-    """Return a function that returns the value at one access (see `FieldReader`), or the tuple of several."""
-    if all(place.startswith(".") and "[" not in place for place in access):
-        return attrgetter(*[place[1:] for place in access])
-    if all(place.startswith("[") and place.count("[") == 1 for place in access):
-        return itemgetter(*[int(place[1:-1]) for place in access])
-    made: Callable[[Any], Any]
-    if len(access) == 1:
-        made = eval(f"lambda it: it{access[0]}")
-    else:
-        made = eval("lambda it: (" + "".join(f"it{place}," for place in access) + ")")
-    return made
