@@ -78,6 +78,10 @@ class LogFold:
         if self.failure is None:
             self.lag_bytes += nbytes
 
+    def announce(self, topic: StateTopic) -> None:
+        """Note that a SOW topic has care."""
+        self._untidy[topic] = None
+
     def stop(self, failure: TickertapeError) -> None:
         """Fold nothing more, because the log is damaged. Publishers and memory do not wait for the fold."""
         self.failure = failure

@@ -86,7 +86,8 @@ class StateRegistry:
         self._journal = journal
         self._throttle = throttle
         self._topics = {
-            definition.name: StateTopic(definition, filter_context, secret) for definition in catalog.sow
+            definition.name: StateTopic(definition, filter_context, secret, self._announced)
+            for definition in catalog.sow
         }
         self.accepted_rows = AcceptedRows(journal, clock)
         states = States(self.of, self._topics.get)
@@ -241,6 +242,11 @@ class StateRegistry:
             self.expiry.announce()
         if self.expiry.active:
             self.expiry.step()
+
+    def _announced(self, topic: StateTopic) -> None:
+        """Let `step` care for a SOW topic, for example when a query has ended."""
+        self.fold.announce(topic)
+        self.wake()
 
     def _check_stopped(self) -> None:
         """Log once that the fold has stopped, and end the expiry."""

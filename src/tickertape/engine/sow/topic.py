@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -42,13 +43,25 @@ class RowKeys(NamedTuple):
 
 
 class StateTopic:
-    """One SOW topic. `secret` is the secret of the process for hashes of keys."""
+    """One SOW topic. `secret` is the secret of the process for hashes of keys. `announce` announces a topic
+    whose fold has care."""
 
-    def __init__(self, definition: SowDefinition, filter_context: FilterContext, secret: bytes) -> None:
+    def __init__(
+        self,
+        definition: SowDefinition,
+        filter_context: FilterContext,
+        secret: bytes,
+        announce: Callable[[StateTopic], None],
+    ) -> None:
         self.definition = definition
         self.name = definition.name
         life = definition.expiration
-        self.fold = StateFold(secret, expires=life is not None, life_ms=life if isinstance(life, int) else 0)
+        self.fold = StateFold(
+            secret,
+            expires=life is not None,
+            life_ms=life if isinstance(life, int) else 0,
+            announce=partial(announce, self),
+        )
         self.incomplete_because = ""
         """Why the state does not include all messages of the topic, or empty."""
         self.refused = 0

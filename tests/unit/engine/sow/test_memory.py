@@ -168,3 +168,31 @@ def test_start_above_the_limit_is_reported() -> None:
     assert line.endswith("Messages that need more memory are refused with `sow_full`.")
     assert f"need {world.broker.states.memory.used:,} bytes, and `sow_bytes_max` is {used - 1:,}" in line
     assert len(world.records("orders")) == 100
+
+
+def updated_during_a_scan() -> tuple[SowEngine, int]:
+    """Return an engine whose records were all replaced while a scan was open, and the scan."""
+    world, peer = filled()
+    fold = world.state("orders").fold
+    scan = fold.changes.open_scan(world.broker.states.fold.folded)
+    for _ in range(3):
+        publish(peer, [("orders", body(key)) for key in range(100)])
+        world.settle()
+    assert fold.changes.body_bytes > 3 * 100 * 100
+    return world, scan
+
+
+def test_changes_of_a_scan_are_freed_at_its_end_without_another_message() -> None:
+    world, scan = updated_during_a_scan()
+    fold = world.state("orders").fold
+    fold.changes.close_scan(scan)
+    world.settle()
+    assert (fold.changes.nbytes, fold.changes.body_bytes) == (0, 0)
+    assert not world.broker.states.pending[0]
+
+
+def test_bodies_that_only_a_scan_needs_do_not_count_as_records() -> None:
+    world, _ = updated_during_a_scan()
+    memory = world.broker.states.memory
+    claims = 3 * 100 * 4
+    assert memory.used <= memory.bytes_max + claims

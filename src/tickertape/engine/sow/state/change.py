@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -65,11 +66,18 @@ _NO_EFFECTS: Final = ChangeEffects(_NO_SLOTS)
 class ChangeLog:
     """Applies changes to a record table, and keeps the previous rows while scans need them.
 
-    All changes of the table use its methods, so that replaced bodies are dropped in time.
+    All changes of the table use its methods, so that replaced bodies are dropped in time. It calls `announce`
+    when the end of a scan makes changes forgettable.
     """
 
-    def __init__(self, table: RecordTable, bytes_max: int = sow_changes_bytes_max) -> None:
+    def __init__(
+        self,
+        table: RecordTable,
+        bytes_max: int = sow_changes_bytes_max,
+        announce: Callable[[], None] | None = None,
+    ) -> None:
         self._table = table
+        self._announce = announce
         self._blocks = table.blocks
         self._bytes_max = bytes_max
         self._end = 0
@@ -78,6 +86,8 @@ class ChangeLog:
         self._next_scan = 0
         self._pieces: list[_KeptChanges] = []
         self._bytes = 0
+        self.body_bytes = 0
+        """Live bytes of blocks that only kept changes name."""
         self._forgotten = 0
         """Pieces that were forgotten. Their numbers are below it."""
         self._closed = True
@@ -92,11 +102,6 @@ class ChangeLog:
     def nbytes(self) -> int:
         """Return the memory of kept changes: rows, and bodies that only they name."""
         return self._bytes
-
-    @property
-    def body_bytes(self) -> int:
-        """Return the live bytes of blocks that only kept changes name."""
-        return sum(piece.body_bytes for piece in self._pieces)
 
     # -- scans ------------------------------------------------------------------------------------------
 
@@ -118,7 +123,9 @@ class ChangeLog:
 
     def close_scan(self, scan: int) -> None:
         """End a scan, or do nothing if it has ended. `forget` forgets its changes."""
-        self._scans.pop(scan, None)
+        ended = self._scans.pop(scan, None) is not None
+        if ended and self._announce is not None and self.has_forgettable:
+            self._announce()
 
     def is_open(self, scan: int) -> bool:
         """Return whether a scan has not ended."""
@@ -175,12 +182,12 @@ class ChangeLog:
         while low < len(change.slots):
             if self._closed or self._pieces[-1].full:
                 self._pieces.append(_KeptChanges(self._table.expires))
-                self._bytes += self._pieces[-1].nbytes
+                self._count(self._pieces[-1], 1)
                 self._closed = False
             piece = self._pieces[-1]
-            self._bytes -= piece.nbytes
+            self._count(piece, -1)
             low = piece.add(change, low)
-            self._bytes += piece.nbytes
+            self._count(piece, 1)
         return ChangeEffects(_NO_SLOTS, self._end_oldest())
 
     def _end_oldest(self) -> tuple[int, ...]:
@@ -216,10 +223,14 @@ class ChangeLog:
             return _NO_SLOTS
         piece = self._pieces.pop(0)
         self._forgotten += 1
-        self._bytes -= piece.nbytes
+        self._count(piece, -1)
         self._closed = self._closed or not self._pieces
         self._blocks.drop(piece.rows.views(np.arange(piece.count)))
         return piece.removed_slots()
+
+    def _count(self, piece: _KeptChanges, times: int) -> None:
+        self._bytes += times * piece.nbytes
+        self.body_bytes += times * piece.body_bytes
 
 
 class _Scan(NamedTuple):

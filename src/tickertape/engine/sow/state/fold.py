@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -67,12 +68,19 @@ class StateFold:
     """The records of one SOW topic. `secret` is the secret of the process for hashes of keys.
 
     `expires`: whether records may have an end of life. `life_ms`: life of messages without their own, 0 for
-    none."""
+    none. It calls `announce` when it has care although no message was folded."""
 
-    def __init__(self, secret: bytes, *, expires: bool = False, life_ms: int = 0) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        expires: bool = False,
+        life_ms: int = 0,
+        announce: Callable[[], None] | None = None,
+    ) -> None:
         self.keys = KeyTable(secret)
         self.records = RecordTable(BodyBlocks(), expires=expires)
-        self.changes = ChangeLog(self.records)
+        self.changes = ChangeLog(self.records, announce=announce)
         self.lives = LifeQueue() if expires else None
         self.life_ms = life_ms
         """Life of messages without their own in milliseconds, 0 for none."""
@@ -93,7 +101,8 @@ class StateFold:
         only queries need."""
         lives = 0 if self.lives is None else self.lives.bytes
         free = (self.keys.slots - self.records.record_count) * (self.records.row_bytes + KEY_ROW_BYTES)
-        return self.keys.nbytes + self.records.nbytes + self.records.blocks.nbytes + lives - free
+        bodies = self.records.blocks.nbytes - self.changes.body_bytes
+        return self.keys.nbytes + self.records.nbytes + bodies + lives - free
 
     @property
     def nbytes(self) -> int:
