@@ -274,3 +274,15 @@ def test_sow_delete_settles_queue_messages_or_deletes_records_by_the_topic(
     with tt.Client("worker", server.uri) as worker:
         assert taken(worker, "work", 4) == [{"id": number} for number in range(2, 6)]
     assert depth(server, "work") == 0
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_rejection_after_the_timeout_of_a_delete_is_reported_by_the_next_flush(
+    front: Front, server: RunningServer, kind: str, tmp_path: Path
+) -> None:
+    client = connected(front, server, kind, tmp_path)
+    with pytest.raises(tt.TimedOut):
+        client.sow_delete("positions", filter="/id = (", timeout=1e-5)
+    with pytest.raises(tt.PublishRejected, match="Invalid filter"):
+        client.publish_flush()
+    client.publish_flush()

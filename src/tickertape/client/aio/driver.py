@@ -187,7 +187,11 @@ class AsyncioDriver(ClientDriver):
             await self._until_ready(deadline, seconds, "sow_delete")
             call = AsyncioWaiter()
             await self.publish_when_room(partial(self.core.delete, call, body), remaining(deadline))
-            answer = await call.wait(remaining(deadline), "sow_delete", seconds)
+            try:
+                answer = await call.wait(remaining(deadline), "sow_delete", seconds)
+            except BaseException:
+                self.publishing.deletes.abandon(call)
+                raise
             assert isinstance(answer, Deleted)
             result, more = with_answer(result, answer), answer.more
         return result

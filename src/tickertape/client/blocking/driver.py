@@ -204,7 +204,12 @@ class ThreadDriver(ClientDriver):
             with self.lock:
                 self._until_ready(deadline, seconds, "sow_delete")
             self.publish_when_room(remaining(deadline), self.core.delete, call, body)
-            answer = call.wait(remaining(deadline), "sow_delete", seconds)
+            try:
+                answer = call.wait(remaining(deadline), "sow_delete", seconds)
+            except BaseException:
+                with self.lock:
+                    self.publishing.deletes.abandon(call)
+                raise
             assert isinstance(answer, Deleted)
             result, more = with_answer(result, answer), answer.more
         return result

@@ -24,6 +24,7 @@ from tickertape.base.errors import (
     StoreError,
     TickertapeError,
     TopicNotRecorded,
+    UsageError,
 )
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_bytes_target, message_bytes_max
@@ -185,6 +186,8 @@ class BatchSender:
         """
         given_up = self._taken_over is not None or self._resending.refused is not None
         checks.check_new_store(store, 0 if given_up else self.unpersisted_count())
+        other = UsageError("Cannot confirm the delete: the client has another publish store now. Repeat it.")
+        self.deletes.lost(other, resent=False)
         buffer = self._recorded
         never = False
         if store is not None:

@@ -60,6 +60,14 @@ class PendingDeletes:
         else:
             self._by_sequence[sequence] = waiter
 
+    def abandon(self, waiter: Waiter) -> None:
+        """Forget a waiter that waits no longer. A rejection of its delete is then one of a publish."""
+        for waiters in (self._by_frame, self._by_sequence):
+            for number, other in waiters.items():
+                if other is waiter:
+                    del waiters[number]
+                    return
+
     def _take(self, number: int, frame: FrameInFlight) -> Waiter | None:
         if frame.batch is None:
             return self._by_frame.pop(number, None)
@@ -86,7 +94,7 @@ class PendingDeletes:
             "Cannot confirm the delete: the server persisted it without an answer. Update the server."
         )
         for waiters, last in ((self._by_frame, frame), (self._by_sequence, sequence)):
-            for number in [number for number in waiters if number <= last]:
+            while waiters and (number := next(iter(waiters))) <= last:  # they ascend
                 self._effects.append(ResolveCall(waiters.pop(number), error))
 
     def lost(self, error: TickertapeError, *, resent: bool) -> None:

@@ -8,7 +8,15 @@ import pytest
 
 from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, Named, Peer, bodies, publish
-from tickertape.base.errors import BadCommand, BadTopic, Closed, Disconnected, PublisherTakenOver
+from tickertape.base.errors import (
+    BadCommand,
+    BadTopic,
+    Closed,
+    Disconnected,
+    PublisherTakenOver,
+    PublishRejected,
+    UsageError,
+)
 from tickertape.base.limits import sow_searches_per_frame_max
 from tickertape.batch.format import FLAG_DELTA
 from tickertape.batch.message_batch import MessageBatch
@@ -326,3 +334,29 @@ def test_delta_of_a_topic_that_is_not_persistent_keeps_the_flag_when_sent_apart(
     ((command, batch),) = peer.published()
     assert not command.sequenced
     assert [flags_at(batch, at) for at in (0, 1)] == [FLAG_DELTA, 0]
+
+
+def test_waiter_of_the_former_store_fails_with_another_store() -> None:
+    peer = reconnecting(MemoryPublishStore())
+    publish(peer, b"1")
+    peer.core.delete(Named("d"), BODY)
+    peer.lose()
+    peer.took(ResolveCall)
+    peer.connect(recorded=("other",))
+    peer.core.resume_publishing(peer.now)
+    peer.lose()
+    assert [call.token for call in peer.took(ResolveCall)] == ["logon"]
+    peer.core.set_store(MemoryPublishStore(), peer.now)
+    assert isinstance(peer.outcome("d"), UsageError)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_rejection_of_an_abandoned_delete_is_one_of_a_publish(kind: str, tmp_path: Path) -> None:
+    peer = Peer(store_of(kind, tmp_path)).connect()
+    waiter = Named("d")
+    peer.core.delete(waiter, BODY)
+    peer.took(ResolveCall)
+    peer.core.publishing.deletes.abandon(waiter)
+    peer.say(Rejected(frame=1, sequence=FRESH, code="bad_topic", text="no SOW", refused=(FRESH,)))
+    assert not peer.took(ResolveCall)
+    assert isinstance(peer.core.publishing.rejections.take(), PublishRejected)
