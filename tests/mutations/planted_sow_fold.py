@@ -42,9 +42,9 @@ SOW_FOLD_MUTATIONS: Final = (
     ),
     Mutation(
         "changes of an ended query stay until the next message of its topic",
-        "engine/sow/state/change.py",
-        "        if ended and self._announce is not None and self.has_forgettable:\n",
-        "        if False and self._announce is not None and self.has_forgettable:\n",
+        "engine/sow/state/fold.py",
+        "            self._untidy[self] = None\n",
+        "            pass\n",
         ("unit/engine/sow/test_memory.py",),
         promise="R12",
         tier="unit",

@@ -18,7 +18,7 @@ from tickertape.engine.log_reads.log_scan import LogScan
 from tickertape.engine.sow.accepted import AcceptedRows
 from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.part_fold import PartFold, States
-from tickertape.engine.sow.topic import StateTopic
+from tickertape.engine.sow.state.fold import StateFold
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_view import LogPart
 
@@ -33,6 +33,7 @@ class LogFold:
         accepted: AcceptedRows,
         states: States,
         memory: StateMemory,
+        untidy: dict[StateFold, None],
     ) -> None:
         self._journal = journal
         self._reads = reads
@@ -51,8 +52,8 @@ class LogFold:
         self._parts: deque[LogPart] = deque()
         self._current: PartFold | None = None
         """Fold of the first part."""
-        self._untidy: dict[StateTopic, None] = {}
-        """SOW topics that may have care to do."""
+        self._untidy = untidy
+        """Folds of SOW topics that may have care to do."""
 
     @property
     def applied_end(self) -> int:
@@ -78,10 +79,6 @@ class LogFold:
         if self.failure is None:
             self.lag_bytes += nbytes
 
-    def announce(self, topic: StateTopic) -> None:
-        """Note that a SOW topic has care."""
-        self._untidy[topic] = None
-
     def stop(self, failure: TickertapeError) -> None:
         """Fold nothing more, because the log is damaged. Publishers and memory do not wait for the fold."""
         self.failure = failure
@@ -101,7 +98,7 @@ class LogFold:
     def step(self) -> bool:
         """Execute one bounded step. Return whether another step could do something now."""
         if self.failure is not None:
-            return False
+            return self._care()
         try:
             folded = self._step()
         except TickertapeError as error:
@@ -123,8 +120,9 @@ class LogFold:
             else:
                 self._ended()
         self._current.step()
-        self._untidy.update(dict.fromkeys(self._current.topics))
-        self._memory.measure(self._current.topics)
+        folds = [topic.fold for topic in self._current.topics]
+        self._untidy.update(dict.fromkeys(folds))
+        self._memory.measure(folds)
         if self._current.over:
             self._current = None
             self._ended()
@@ -133,12 +131,12 @@ class LogFold:
     def _care(self) -> bool:
         """Execute one step of the care of a SOW topic. Return whether it did something."""
         while self._untidy:
-            topic = next(iter(self._untidy))
-            if topic.fold.has_care:
-                topic.fold.care()
-                self._memory.measure((topic,))
+            fold = next(iter(self._untidy))
+            if fold.has_care:
+                fold.care()
+                self._memory.measure((fold,))
                 return True
-            del self._untidy[topic]
+            del self._untidy[fold]
         return False
 
     def _read(self) -> bool:

@@ -19,6 +19,7 @@ from tickertape.engine.limits import fold_step_rows_max, sow_record_memory_bytes
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.accepted import AcceptedRows, TopicKeys, growth_of
 from tickertape.engine.sow.state.blocks import lengths_in
+from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.topic import StateTopic
 
 
@@ -37,19 +38,19 @@ class StateMemory:
         """Memory that the last refused messages need. None while nothing is refused."""
         self._accepted = accepted
         self._outbox = outbox
-        self._sizes: dict[StateTopic, int] = {}
+        self._sizes: dict[StateFold, int] = {}
 
     @property
     def expected(self) -> int:
         """Memory once all accepted messages are folded, at most."""
         return self.used + self._accepted.growth
 
-    def measure(self, topics: Iterable[StateTopic]) -> None:
-        """Measure SOW topics that changed."""
-        for topic in topics:
-            size = topic.fold.record_bytes
-            self.used += size - self._sizes.get(topic, 0)
-            self._sizes[topic] = size
+    def measure(self, folds: Iterable[StateFold]) -> None:
+        """Measure the records of SOW topics that changed."""
+        for fold in folds:
+            size = fold.record_bytes
+            self.used += size - self._sizes.get(fold, 0)
+            self._sizes[fold] = size
         if self._needed is not None and self.expected + self._needed <= self.bytes_max:
             self._needed = None
             self._outbox.log_event("sow_resumed", True, {"bytes": self.used})

@@ -27,6 +27,7 @@ from tickertape.engine.sow.log_fold import LogFold
 from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.part_fold import States, own_rows
 from tickertape.engine.sow.recovery import StatePlan, load_files
+from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.topic import RowKeys, StateTopic
 from tickertape.journal.format.segment import CommitHeader
 from tickertape.journal.journal import Journal
@@ -85,19 +86,20 @@ class StateRegistry:
         self._catalog = catalog
         self._journal = journal
         self._throttle = throttle
+        self._untidy: dict[StateFold, None] = {}
         self._topics = {
-            definition.name: StateTopic(definition, filter_context, secret, self._announced)
+            definition.name: StateTopic(definition, filter_context, secret, self._untidy)
             for definition in catalog.sow
         }
         self.accepted_rows = AcceptedRows(journal, clock)
         states = States(self.of, self._topics.get)
         self.memory = StateMemory(self.accepted_rows, self._outbox, bytes_max)
-        self.fold = LogFold(journal, reads, self.accepted_rows, states, self.memory)
+        self.fold = LogFold(journal, reads, self.accepted_rows, states, self.memory, self._untidy)
         self.expiry = RecordExpiry(self._topics.values(), writer, clock, self.accepted_rows)
         self._awake: list[LogFold] = []
         self._stopped = False
         """Whether the end of the fold was logged."""
-        self.pending: Pending = (self._awake, self.expiry.active)
+        self.pending: Pending = (self._awake, self._untidy, self.expiry.active)
         """Not empty while `step` may have something to fold or to expire."""
 
     def __bool__(self) -> bool:
@@ -143,7 +145,7 @@ class StateRegistry:
             self.expiry.stop()
             self._stopped = True
             report.append(f"SOW topics are not served: {str(error).rstrip('.')}.")
-        self.memory.measure(self._topics.values())
+        self.memory.measure(topic.fold for topic in self._topics.values())
         if self.memory.used > self.memory.bytes_max:
             report.append(
                 f"The records of all SOW topics need {self.memory.used:,} bytes, and `sow_bytes_max` is "
@@ -235,18 +237,13 @@ class StateRegistry:
 
     def step(self) -> None:
         """Execute one bounded step of the fold, and one of the expiry."""
-        if self._awake:
+        if self._awake or self._untidy:
             if not self.fold.step():
                 self._awake.clear()
                 self._check_stopped()
             self.expiry.announce()
         if self.expiry.active:
             self.expiry.step()
-
-    def _announced(self, topic: StateTopic) -> None:
-        """Let `step` care for a SOW topic, for example when a query has ended."""
-        self.fold.announce(topic)
-        self.wake()
 
     def _check_stopped(self) -> None:
         """Log once that the fold has stopped, and end the expiry."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -43,15 +42,15 @@ class RowKeys(NamedTuple):
 
 
 class StateTopic:
-    """One SOW topic. `secret` is the secret of the process for hashes of keys. `announce` announces a topic
-    whose fold has care."""
+    """One SOW topic. `secret` is the secret of the process for hashes of keys. `untidy`: folds that
+    may have care to do."""
 
     def __init__(
         self,
         definition: SowDefinition,
         filter_context: FilterContext,
         secret: bytes,
-        announce: Callable[[StateTopic], None],
+        untidy: dict[StateFold, None],
     ) -> None:
         self.definition = definition
         self.name = definition.name
@@ -60,7 +59,7 @@ class StateTopic:
             secret,
             expires=life is not None,
             life_ms=life if isinstance(life, int) else 0,
-            announce=partial(announce, self),
+            untidy=untidy,
         )
         self.incomplete_because = ""
         """Why the state does not include all messages of the topic, or empty."""

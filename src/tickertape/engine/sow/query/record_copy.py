@@ -145,7 +145,7 @@ class RecordCopy:
 
     def _end_scan(self) -> None:
         if self._scan is not None:
-            self._fold.changes.close_scan(self._scan)
+            self._fold.close_scan(self._scan)
             self._scan = None
 
     # -- steps ------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -66,18 +65,11 @@ _NO_EFFECTS: Final = ChangeEffects(_NO_SLOTS)
 class ChangeLog:
     """Applies changes to a record table, and keeps the previous rows while scans need them.
 
-    All changes of the table use its methods, so that replaced bodies are dropped in time. It calls `announce`
-    when the end of a scan makes changes forgettable.
+    All changes of the table use its methods, so that replaced bodies are dropped in time.
     """
 
-    def __init__(
-        self,
-        table: RecordTable,
-        bytes_max: int = sow_changes_bytes_max,
-        announce: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, table: RecordTable, bytes_max: int = sow_changes_bytes_max) -> None:
         self._table = table
-        self._announce = announce
         self._blocks = table.blocks
         self._bytes_max = bytes_max
         self._end = 0
@@ -123,9 +115,7 @@ class ChangeLog:
 
     def close_scan(self, scan: int) -> None:
         """End a scan, or do nothing if it has ended. `forget` forgets its changes."""
-        ended = self._scans.pop(scan, None) is not None
-        if ended and self._announce is not None and self.has_forgettable:
-            self._announce()
+        self._scans.pop(scan, None)
 
     def is_open(self, scan: int) -> bool:
         """Return whether a scan has not ended."""

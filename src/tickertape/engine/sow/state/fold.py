@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -68,7 +67,7 @@ class StateFold:
     """The records of one SOW topic. `secret` is the secret of the process for hashes of keys.
 
     `expires`: whether records may have an end of life. `life_ms`: life of messages without their own, 0 for
-    none. It calls `announce` when it has care although no message was folded."""
+    none. `untidy`: it adds itself when it has care although no message was folded."""
 
     def __init__(
         self,
@@ -76,12 +75,13 @@ class StateFold:
         *,
         expires: bool = False,
         life_ms: int = 0,
-        announce: Callable[[], None] | None = None,
+        untidy: dict[StateFold, None] | None = None,
     ) -> None:
         self.keys = KeyTable(secret)
         self.records = RecordTable(BodyBlocks(), expires=expires)
-        self.changes = ChangeLog(self.records, announce=announce)
+        self.changes = ChangeLog(self.records)
         self.lives = LifeQueue() if expires else None
+        self._untidy = {} if untidy is None else untidy
         self.life_ms = life_ms
         """Life of messages without their own in milliseconds, 0 for none."""
         self.compare_below = 0
@@ -292,6 +292,12 @@ class StateFold:
         return RowColumns(record.order_stamps[at], ids[numbers], record.sequences[at])
 
     # -- care -------------------------------------------------------------------------------------------
+
+    def close_scan(self, scan: int) -> None:
+        """End a scan of `changes`, or do nothing if it has ended. `care` forgets its changes."""
+        self.changes.close_scan(scan)
+        if self.changes.has_forgettable:
+            self._untidy[self] = None
 
     @property
     def has_care(self) -> bool:
