@@ -24,13 +24,13 @@ EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 120, PAIR: 40, UNLIKE: 40, LARGE: 
 of options is chosen.
 """
 FULL = {
-    MACHINES: 20_000,
-    SMALL: 4_000,
+    MACHINES: 8_000,
+    SMALL: 2_000,
     TRIO: 2_000,
-    PAIR: 2_000,
-    UNLIKE: 2_000,
+    PAIR: 1_000,
+    UNLIKE: 1_000,
     LARGE: 1_200,
-    HARMED: 2_000,
+    HARMED: 1_000,
     RECORDS: 2_000,
 }
 HAPPENED = (

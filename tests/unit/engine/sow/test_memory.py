@@ -182,7 +182,7 @@ def updated_during_a_scan() -> tuple[SowEngine, int]:
     return world, scan
 
 
-def test_changes_of_a_scan_are_freed_at_its_end_without_another_message() -> None:
+def test_end_of_a_scan_frees_changes_without_another_message() -> None:
     world, scan = updated_during_a_scan()
     fold = world.state("orders").fold
     fold.close_scan(scan)
