@@ -47,7 +47,7 @@ def sow_delete(data: bytes) -> str:
 def _records() -> Sequence[bytes]:
     bodies = []
     for kind, topics in ((DeleteKind.DELETED, ["a", "b", "b"]), (DeleteKind.EXPIRED, None)):
-        builder = DeleteBuilder("orders", kind)
+        builder = DeleteBuilder("orders", bytes(16), kind)
         builder.add(
             [b"\xa3IBM", b"\xa4MSFT", b"\xa4MSFU"],
             np.array([5, 6, 5], np.uint64),
@@ -56,7 +56,7 @@ def _records() -> Sequence[bytes]:
             topics=topics,
         )
         bodies.append(encode(builder.build()))
-    return [*bodies, encode(DeleteBuilder("orders").build(0, 5))]
+    return [*bodies, encode(DeleteBuilder("orders", bytes(16)).build(0, 5))]
 
 
 _BETWEEN: Final = b"|then|"

@@ -92,7 +92,7 @@ class QueryWorld:
 
     def delete(self, keys: Sequence[bytes], publisher: int = 7) -> None:
         """Commit a delete of records by canonical keys."""
-        builder = DeleteBuilder(self.definition.name)
+        builder = DeleteBuilder(self.definition.name, self.definition.key_fingerprint())
         sequence = self.sequences[publisher] = self.sequences.get(publisher, 0) + 1
         self.stamp += 1
         for key in sorted(set(keys)):

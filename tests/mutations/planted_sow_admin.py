@@ -36,7 +36,7 @@ SOW_ADMIN_MUTATIONS: Final = (
     Mutation(
         "deletes before the start count as deletes of this run",
         "engine/sow/registry.py",
-        "                topic.fold.count_anew()\n",
+        "                topic.fold.recovered()\n",
         "                pass\n",
         (_STATISTICS,),
         promise="R9",

@@ -86,7 +86,7 @@ def test_builder_equals_a_dict_of_the_last_rows(
         patch.setattr(key_order, "_WORDS_MAX", words_max)
         patch.setattr(delete, "sow_delete_keys_max", keys_max)
         patch.setattr(delete, "sow_expiry_step_max", keys_max)
-        builder = DeleteBuilder("all", kind)
+        builder = DeleteBuilder("all", bytes(16), kind)
         for piece in pieces:
             add(builder, piece, topics=topics)
         patch.setattr(delete, "sow_delete_record_bytes_max", bytes_max)
@@ -115,7 +115,7 @@ def size_with_first(
         *zip(record.topics_between(0, record.count), record.keys(), strict=True),
         (following.topics_between(0, 1)[0], following.keys_between(0, 1)[0]),
     ]
-    builder = DeleteBuilder("all", record.kind)
+    builder = DeleteBuilder("all", bytes(16), record.kind)
     add(builder, [last[topic if topics else "", key] for topic, key in names], topics=topics)
     found = builder.build()
     assert found.count <= record.count + 1

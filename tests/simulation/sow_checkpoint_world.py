@@ -16,7 +16,7 @@ from tests.simulation.journal_world import FailingDisk, PowerLost, read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import MessageBatch
 from tickertape.engine.runtime.sow_definition import SowDefinition
-from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind, encode
+from tickertape.engine.sow.state.delete import DeleteBuilder, encode
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.testing.disk import StrictDisk
@@ -146,7 +146,7 @@ class CheckpointWorld(SowEngine):
             return
         rows = fold.records.rows(slots[slots >= 0])
         publishers = fold.records.publisher_ids(rows.publishers)
-        builder = DeleteBuilder(topic, DeleteKind.DELETED)
+        builder = DeleteBuilder(topic, self.state(topic).key_fingerprint)
         builder.add(keys, publishers, rows.sequences, rows.order_stamps)
         record = builder.build(len(keys), len(keys))
         names = zip(publishers.tolist(), rows.sequences.tolist(), strict=True)

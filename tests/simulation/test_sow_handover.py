@@ -23,7 +23,7 @@ from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.query import query as query_module
 from tickertape.engine.sow.query import record_copy
 from tickertape.engine.sow.query import result as result_module
-from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind, decode
+from tickertape.engine.sow.state.delete import DeleteBuilder, decode
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.sow_command import SOW_TOPIC
 
@@ -164,7 +164,7 @@ class World(QueryWorld):
         if not len(slots):
             return
         rows = fold.records.rows(slots)
-        builder = DeleteBuilder("orders", DeleteKind.DELETED)
+        builder = DeleteBuilder("orders", self.state("orders").key_fingerprint)
         order = sorted(range(len(slots)), key=lambda at: fold.keys.keys_of(slots)[at])
         names = [fold.keys.keys_of(slots)[at] for at in order]
         publishers = fold.records.publisher_ids(rows.publishers)

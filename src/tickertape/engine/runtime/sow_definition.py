@@ -20,7 +20,7 @@ MISSING_KEYS: Final[tuple[MissingKey, ...]] = ("refuse", "null")
 ENABLED: Final[Enabled] = "enabled"
 """Expiration of a SOW topic whose messages expire only with a lifetime of their own."""
 
-_FINGERPRINT_BYTES: Final = 16
+FINGERPRINT_BYTES: Final = 16
 _FINGERPRINT_FORM: Final = 1
 """Changes with the meaning of the fingerprint."""
 
@@ -59,7 +59,7 @@ class SowDefinition:
 
         Expiration does not count, because the log has a record of each expiry. Message types count only with
         key fields, which they read."""
-        deciding = [
+        deciding: list[object] = [
             _FINGERPRINT_FORM,
             self.name,
             self.pattern,
@@ -69,4 +69,13 @@ class SowDefinition:
             self.missing_key,
             self.message_types if self.key else (),
         ]
-        return blake2b(msgspec.msgpack.encode(deciding), digest_size=_FINGERPRINT_BYTES).digest()
+        return _hash(deciding)
+
+    def key_fingerprint(self) -> bytes:
+        """Return 16 bytes that are equal if the keys of equal messages have equal bytes."""
+        paths = (self.key, self.message_types) if self.key else ()
+        return _hash([_FINGERPRINT_FORM, self.pattern is not None, paths])
+
+
+def _hash(deciding: list[object]) -> bytes:
+    return blake2b(msgspec.msgpack.encode(deciding), digest_size=FINGERPRINT_BYTES).digest()

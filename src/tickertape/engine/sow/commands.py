@@ -294,7 +294,7 @@ class StateCommands:
         if request.search is not None:
             return request.search.finish(*frame.rows())
         latest = frame.latest(keys)
-        builder = DeleteBuilder(topic.name)
+        builder = DeleteBuilder(topic.name, topic.key_fingerprint)
         builder.add(
             keys,
             np.array([row.publisher for row in latest], U8),

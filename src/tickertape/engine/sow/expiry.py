@@ -121,7 +121,7 @@ class RecordExpiry:
         slots, keys = slots[:count], keys[:count]
         rows = topic.fold.records.rows(slots)
         publishers = topic.fold.records.publisher_ids(rows.publishers)
-        builder = DeleteBuilder(topic.name, DeleteKind.EXPIRED)
+        builder = DeleteBuilder(topic.name, topic.key_fingerprint, DeleteKind.EXPIRED)
         builder.add(keys, publishers, rows.sequences, rows.order_stamps, topics=topic.topics_of(keys))
         record = builder.build()
         made = BatchBuilder()

@@ -129,7 +129,10 @@ class PartFold:
             if topic not in self.topics:
                 self.topics.append(topic)
             high = min(self._deleted + delete_step_keys_max, row.record.count)
-            topic.fold.delete(row, self._deleted, high)
+            if row.record.key_fingerprint == topic.key_fingerprint:
+                topic.fold.delete(row, self._deleted, high)
+            else:
+                topic.fold.delete_messages(row, self._deleted, high)
             self._deleted = high
             if high < row.record.count:
                 return

@@ -44,7 +44,7 @@ class DeleteSearch(ABC):
 
     def __init__(self, topic: StateTopic) -> None:
         self._topic = topic
-        self._builder = DeleteBuilder(topic.name)
+        self._builder = DeleteBuilder(topic.name, topic.key_fingerprint)
         self._matching: set[bytes] = set()
         """Keys of the records that the delete selects."""
         self._changed: set[bytes] = set()

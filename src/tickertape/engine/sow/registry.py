@@ -139,7 +139,7 @@ class StateRegistry:
             self.fold.begin(self._journal.commits.persisted_end)
             self.expiry.announce()
             for topic in self._topics.values():
-                topic.fold.count_anew()
+                topic.fold.recovered()
         except JournalCorrupt as error:
             self.fold.stop(error)
             self.expiry.stop()

@@ -61,6 +61,7 @@ class StateTopic:
             life_ms=life if isinstance(life, int) else 0,
             untidy=untidy,
         )
+        self.key_fingerprint = definition.key_fingerprint()
         self.incomplete_because = ""
         """Why the state does not include all messages of the topic, or empty."""
         self.refused = 0

@@ -54,6 +54,21 @@ def test_fingerprint_is_equal_for_a_changed_field_that_decides_no_record(field: 
     assert NOT_COUNTED[field].fingerprint() == FULL.fingerprint()
 
 
+@pytest.mark.parametrize("field", ["key", "pattern", "message_types"])
+def test_key_fingerprint_differs_for_a_changed_field_that_decides_keys(field: str) -> None:
+    assert COUNTED[field].key_fingerprint() != FULL.key_fingerprint()
+
+
+@pytest.mark.parametrize("field", sorted({*COUNTED, *NOT_COUNTED} - {"key", "pattern", "message_types"}))
+def test_key_fingerprint_is_equal_for_a_changed_field_that_decides_no_key(field: str) -> None:
+    assert (COUNTED | NOT_COUNTED)[field].key_fingerprint() == FULL.key_fingerprint()
+
+
+def test_key_fingerprint_is_equal_for_another_pattern() -> None:
+    assert replace(FULL, pattern="^pos").key_fingerprint() == FULL.key_fingerprint()
+    assert FULL.key_fingerprint().hex() == "94601ff3728198467e5f29c41db928c8"
+
+
 def test_fingerprint_ignores_message_types_with_explicit_keys() -> None:
     explicit = replace(FULL, key=())
     assert replace(explicit, message_types=()).fingerprint() == explicit.fingerprint()

@@ -13,7 +13,7 @@ from tests.simulation.engine_peer import Peer
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import checkpoint_writer, checkpoints
 from tickertape.engine.sow.log_fold import LogFold
-from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind
+from tickertape.engine.sow.state.delete import DeleteBuilder
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import PublishState, SyncSegment, WriteState
 from tickertape.journal.format.sow_checkpoint import MANIFEST_NAME, UNFINISHED_NAME, state_path
@@ -55,7 +55,7 @@ def delete(world: SowEngine, *keys: int) -> None:
     fold = world.state("orders").fold
     packed = [msgspec.msgpack.encode(key) for key in keys]
     rows = fold.records.rows(fold.keys.find(packed))
-    builder = DeleteBuilder("orders", DeleteKind.DELETED)
+    builder = DeleteBuilder("orders", world.state("orders").key_fingerprint)
     builder.add(packed, fold.records.publisher_ids(rows.publishers), rows.sequences, rows.order_stamps)
     world.write_delete(builder.build(len(keys), len(keys)))
 

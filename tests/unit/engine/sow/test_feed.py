@@ -15,7 +15,7 @@ from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import feed as feed_module
 from tickertape.engine.sow.feed import SowFeed
-from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind
+from tickertape.engine.sow.state.delete import DeleteBuilder
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.payload.canonical import generated_key
 from tickertape.wire.commands import Ack, Sow, Subscribe
@@ -284,7 +284,7 @@ def test_queries_start_between_large_commits_and_not_within_one() -> None:
 def test_bookmark_of_a_result_is_that_of_a_message_behind_which_control_records_are() -> None:
     world, _, peer = _world(records=3)
     before = _ask(world, peer).groups[0]
-    world.write_delete(DeleteBuilder("orders", DeleteKind.DELETED).build(0, 0))
+    world.write_delete(DeleteBuilder("orders", bytes(16)).build(0, 0))
     after = _ask(world, peer).groups[0]
     assert after.position == before.position + 1
     assert after.as_of == before.as_of

@@ -198,7 +198,7 @@ def record_of(world: SowEngine, kind: DeleteKind, *keys: int) -> DeleteRecord:
     names = [_ENCODE(key) for key in keys]
     slots = fold.keys.find(names)
     rows = fold.records.rows(slots)
-    builder = DeleteBuilder("orders", kind)
+    builder = DeleteBuilder("orders", world.state("orders").key_fingerprint, kind)
     builder.add(names, fold.records.publisher_ids(rows.publishers), rows.sequences, rows.order_stamps)
     return builder.build(len(keys), len(keys))
 

@@ -25,6 +25,7 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.base.text_format import shown
 from tickertape.batch.format import I8, U8, AnyArray, Bools, Int64s, UInt64s
 from tickertape.engine.limits import sow_delete_keys_max, sow_delete_record_bytes_max, sow_expiry_step_max
+from tickertape.engine.runtime.sow_definition import FINGERPRINT_BYTES
 from tickertape.engine.sow.state.key_order import PackedKeys
 from tickertape.journal.format.control_record import LogId
 
@@ -40,6 +41,7 @@ _NO_U2: Final = np.empty(0, _U2)
 _NO_U4: Final = np.empty(0, _U4)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+KeyFingerprint = Annotated[bytes, msgspec.Meta(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
 
 
 class DeleteKind(IntEnum):
@@ -70,6 +72,8 @@ class DeleteRecord(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     topic: str
     """Name of the SOW topic."""
+    key_fingerprint: bytes
+    """Of the definition that made the keys (`SowDefinition.key_fingerprint`)."""
     kind: DeleteKind
     counts: DeleteCounts = NO_COUNTS
     more: bool
@@ -158,6 +162,7 @@ class _StoredDelete(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
     topic_numbers: bytes
     offsets: bytes
     key_bytes: bytes
+    key_fingerprint: KeyFingerprint
 
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -183,6 +188,7 @@ def encode(record: DeleteRecord) -> bytes:
             np.asarray(record.topic_numbers, _U4).tobytes(),
             np.asarray(record.offsets, _U4).tobytes(),
             record.key_bytes,
+            record.key_fingerprint,
         )
     )
 
@@ -212,6 +218,7 @@ def _record_of(stored: _StoredDelete) -> DeleteRecord:
         raise ValueError(f"{count} keys, more than {most}")
     return DeleteRecord(
         topic=stored.topic,
+        key_fingerprint=stored.key_fingerprint,
         kind=stored.kind,
         counts=stored.counts,
         more=stored.more,
@@ -288,7 +295,7 @@ class _RecordLengths(NamedTuple):
         columns = 2 * _binary_bytes(8 * self.keys) + _binary_bytes(4 * self.keys)
         columns += _binary_bytes(2 * self.log_column) + _binary_bytes(4 * self.topic_column)
         keys = _binary_bytes(4 * (self.keys + 1)) + _binary_bytes(self.key_bytes)
-        return heads + numbers + tables + columns + keys
+        return heads + numbers + tables + columns + keys + _binary_bytes(FINGERPRINT_BYTES)
 
 
 # Sizes of MessagePack values in their shortest forms.
@@ -366,6 +373,14 @@ class _Rows(NamedTuple):
         return self.select(order[~repeated])
 
 
+class _RecordHead(NamedTuple):
+    """Properties of a record that no key changes."""
+
+    topic: str
+    key_fingerprint: bytes
+    kind: DeleteKind
+
+
 class DeleteBuilder:
     """Collects the keys of a delete or an expiry, and builds records within the bounds.
 
@@ -373,9 +388,9 @@ class DeleteBuilder:
     highest down. Topics are in the order in which they were added. Add rows in pieces of some thousand,
     because each piece is sorted at once, and `build` merges them."""
 
-    def __init__(self, topic: str, kind: DeleteKind = DeleteKind.DELETED) -> None:
-        self._topic = topic
-        self._kind = kind
+    def __init__(self, topic: str, key_fingerprint: bytes, kind: DeleteKind = DeleteKind.DELETED) -> None:
+        """The definition that made the keys has `key_fingerprint`."""
+        self._head = _RecordHead(topic, key_fingerprint, kind)
         self._keys_max = sow_expiry_step_max if kind is DeleteKind.EXPIRED else sow_delete_keys_max
         self._parts: list[_Rows] = []
         """Sorted pieces."""
@@ -466,15 +481,17 @@ class DeleteBuilder:
             rows = rows.select(np.flatnonzero(~rows.removed))
         self._parts = [rows]
         total = len(rows.lengths)
-        counts = NO_COUNTS if self._kind is DeleteKind.EXPIRED else DeleteCounts(matches, topic_matches, 0)
-        prefixes = _Prefixes(self._topic, counts, rows, list(self._topics))
+        counts = (
+            NO_COUNTS if self._head.kind is DeleteKind.EXPIRED else DeleteCounts(matches, topic_matches, 0)
+        )
+        prefixes = _Prefixes(self._head, counts, rows, list(self._topics))
         count = most = min(total, self._keys_max)
         if most and prefixes.encoded_bytes(most) > sow_delete_record_bytes_max:
             count = bisect_right(range(1, most), sow_delete_record_bytes_max, key=prefixes.encoded_bytes)
             if not count:
                 raise ValueError(f"a key of {rows.lengths[0]} bytes is too large for a record")
         self._parts = [rows.select(np.arange(count, total))] if count < total else []
-        return prefixes.record(self._kind, list(self._publishers), count, more=more or count < total)
+        return prefixes.record(list(self._publishers), count, more=more or count < total)
 
 
 def _joined(parts: Sequence[_Rows]) -> _Rows:
@@ -496,8 +513,8 @@ def _offsets_of(lengths: Int64s) -> Int64s:
 class _Prefixes:
     """Records of the first of some sorted rows, and their sizes."""
 
-    def __init__(self, topic: str, counts: DeleteCounts, rows: _Rows, topics: list[str]) -> None:
-        self._topic = topic
+    def __init__(self, head: _RecordHead, counts: DeleteCounts, rows: _Rows, topics: list[str]) -> None:
+        self._head = head
         self._counts = counts
         self._rows = rows
         self._offsets = _offsets_of(rows.lengths)
@@ -522,9 +539,9 @@ class _Prefixes:
             topic_bytes=self._texts[topics],
             topic_column=count if topics > 1 else 0,
         )
-        return lengths.encoded_bytes(self._topic, self._counts_of(count))
+        return lengths.encoded_bytes(self._head.topic, self._counts_of(count))
 
-    def record(self, kind: DeleteKind, publishers: list[int], count: int, *, more: bool) -> DeleteRecord:
+    def record(self, publishers: list[int], count: int, *, more: bool) -> DeleteRecord:
         """Return the record of the first `count` rows. `publishers` are the ids by number."""
         rows, topics = self._rows, self._topic_count(count)
         named = rows.sequences[:count] != 0
@@ -532,8 +549,9 @@ class _Prefixes:
         publisher_numbers = np.full(count, NO_PUBLISHER, _U4)
         publisher_numbers[named] = numbers
         return DeleteRecord(
-            topic=self._topic,
-            kind=kind,
+            topic=self._head.topic,
+            key_fingerprint=self._head.key_fingerprint,
+            kind=self._head.kind,
             counts=self._counts_of(count),
             more=more,
             publishers=np.array([publishers[number] for number in used.tolist()], U8),

@@ -25,7 +25,7 @@ from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
 from tickertape.engine.sow.state.deleted_keys import DeletedKeys
 from tickertape.engine.sow.state.expiry import LifeQueue, due_times
 from tickertape.engine.sow.state.key_index import KEY_ROW_BYTES, KeyTable
-from tickertape.engine.sow.state.records import RecordRow, RecordRows, RecordTable
+from tickertape.engine.sow.state.records import MessageSlots, RecordRow, RecordRows, RecordTable
 
 
 class Source(NamedTuple):
@@ -81,6 +81,8 @@ class StateFold:
         self.records = RecordTable(BodyBlocks(), expires=expires)
         self.changes = ChangeLog(self.records)
         self.lives = LifeQueue() if expires else None
+        self._slots_by_message: MessageSlots | None = None
+        """Slots that `delete_messages` needs. None before the first such delete, and after the recovery."""
         self._untidy = {} if untidy is None else untidy
         self.life_ms = life_ms
         """Life of messages without their own in milliseconds, 0 for none."""
@@ -91,7 +93,7 @@ class StateFold:
         self.unkeyed = 0
         """Messages of the log without a valid key. They are in no state."""
         self.deleted = 0
-        """Records that were deleted since the start (`count_anew`)."""
+        """Records that were deleted since the start (`recovered`)."""
         self.expired = 0
         """Records that expired since then."""
 
@@ -119,9 +121,10 @@ class StateFold:
             + self.deleted_keys.nbytes
         )
 
-    def count_anew(self) -> None:
+    def recovered(self) -> None:
         """Count deleted and expired records from now on, after the recovery."""
         self.deleted = self.expired = 0
+        self._slots_by_message = None
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
@@ -190,6 +193,8 @@ class StateFold:
         if self.lives is not None and records.lives is not None:
             self.lives.add(slots, due_times(records.order_stamps, records.lives, self.life_ms))
         self._applied(self.changes.put(source.first_position, source.end, slots, records))
+        if self._slots_by_message is not None:
+            self._slots_by_message.add(slots)
 
     def _publish_few(self, keys: list[bytes], source: Source, rows: Int64s) -> None:
         batch, first = source.batch, source.first_position
@@ -213,6 +218,8 @@ class StateFold:
                 life,
             )
             self._applied(self.changes.put_one(first, source.end, slot, record))
+            if self._slots_by_message is not None:
+                self._slots_by_message.add(np.array([slot], I8))
 
     def _rows_of(self, source: Source, rows: Int64s) -> RecordRows:
         """Return records with the messages `rows`, and store their bodies."""
@@ -272,10 +279,25 @@ class StateFold:
             ends = (named.publishers == current.publishers) & (named.sequences == current.sequences)
         else:
             ends = deleted_wins(_repeated(row, len(slots)), named, current)
-        slots = slots[ends]
-        if not len(slots):
-            return
-        self.deleted_keys.add([keys[at] for at in known[ends].tolist()], row.position)
+        if ends.any():
+            self._end(row, slots[ends], [keys[at] for at in known[ends].tolist()])
+
+    def delete_messages(self, row: DeleteRow, low: int, high: int) -> None:
+        """Apply the keys `[low, high)` of a delete or expiry record that have another key fingerprint.
+
+        The records of the named messages end, and the keys are ignored. Only the recovery may call it,
+        because the first call visits all records."""
+        if self._slots_by_message is None:
+            self._slots_by_message = MessageSlots(self.records)
+        record = row.record
+        slots = self._slots_by_message.find(record.publishers_between(low, high), record.sequences[low:high])
+        if len(slots):
+            self._end(row, slots, self.keys.keys_of(slots))
+
+    def _end(self, row: DeleteRow, slots: Int64s, keys: list[bytes]) -> None:
+        """End records because of a delete or expiry record. `keys` are those of `slots`."""
+        record = row.record
+        self.deleted_keys.add(keys, row.position)
         kind = EXPIRED if record.kind is DeleteKind.EXPIRED else DELETED
         self.keys.remove(slots)
         self._applied(self.changes.drop(row.position, row.position + 1, slots, kind))

@@ -24,6 +24,7 @@ _NUMBER: Final = np.dtype("<u4")
 _WIDE: Final = np.dtype("V16")
 _ROW_BYTES: Final = 16 + 8 + 8 + 4 + 8
 _FIRST_PUBLISHERS: Final = 16
+_OUTDATED_ENTRIES_MAX: Final = 10_000
 _PUBLISHER_BYTES: Final = 120
 """Approximate memory of one publisher: two numbers, an entry of the dict, and 8 bytes."""
 
@@ -278,6 +279,36 @@ class RecordTable:
         self._columns.set_views(slots, moved)
         self.blocks.claim(moved, slots)
         return work + int(lengths_in(moved).sum())
+
+
+class MessageSlots:
+    """Slots by the message that is their record. It has all live slots of the table at its start."""
+
+    def __init__(self, table: RecordTable) -> None:
+        self._table = table
+        self._slots: dict[tuple[int, int], int] = {}
+        """By publisher and sequence. Outdated entries are dropped when they are many."""
+        self.add(table.live_slots(0, table.slot_end))
+
+    def add(self, slots: Int64s) -> None:
+        """Add slots that have new records."""
+        if len(self._slots) > 2 * self._table.record_count + _OUTDATED_ENTRIES_MAX:
+            self._slots.clear()
+            slots = self._table.live_slots(0, self._table.slot_end)
+        self._slots.update(zip(self._messages(slots), slots.tolist(), strict=True))
+
+    def find(self, publishers: UInt64s, sequences: UInt64s) -> Int64s:
+        """Return the slots whose records are these distinct messages. Messages without one are left out."""
+        names = zip(publishers.tolist(), sequences.tolist(), strict=True)
+        found = [name for name in names if name in self._slots]
+        slots = np.array([self._slots[name] for name in found], I8)
+        current = [now == name for now, name in zip(self._messages(slots), found, strict=True)]
+        return slots[np.array(current, np.bool_) & self._table.live(slots)]
+
+    def _messages(self, slots: Int64s) -> list[tuple[int, int]]:
+        rows = self._table.rows(slots)
+        ids = self._table.publisher_ids(rows.publishers)
+        return [*zip(ids.tolist(), rows.sequences.tolist(), strict=True)]
 
 
 def _distinct(slots: Int64s) -> Int64s:

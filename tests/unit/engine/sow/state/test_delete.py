@@ -25,6 +25,7 @@ from tickertape.engine.sow.state.delete import (
     encode,
 )
 
+KEY_FINGERPRINT = bytes(range(16))
 DELETED, EXPIRED = DeleteKind.DELETED, DeleteKind.EXPIRED
 
 
@@ -43,7 +44,7 @@ def add_keys(builder: DeleteBuilder, keys: list[bytes], publisher: int = 7) -> N
 
 
 def built(keys: list[bytes], kind: DeleteKind = DELETED) -> DeleteRecord:
-    builder = DeleteBuilder("orders", kind)
+    builder = DeleteBuilder("orders", KEY_FINGERPRINT, kind)
     add_keys(builder, keys)
     return builder.build()
 
@@ -53,7 +54,7 @@ def numbered(count: int, size: int = 8) -> list[bytes]:
 
 
 def of_pattern() -> DeleteRecord:
-    builder = DeleteBuilder("all")
+    builder = DeleteBuilder("all", KEY_FINGERPRINT)
     builder.add(
         [b"c", b"a", b"b", b"a"],
         u8(9, 4, 9, 0),
@@ -91,7 +92,7 @@ def test_record_is_read_in_pieces() -> None:
 
 def test_record_of_one_topic_names_the_topic_of_each_key() -> None:
     assert built([b"a", b"b"]).topics_between(0, 5) == ["orders", "orders"]
-    builder = DeleteBuilder("all")
+    builder = DeleteBuilder("all", KEY_FINGERPRINT)
     builder.add([b"a"], u8(1), u8(1), i8(1), topics=["x"])
     record = decode(encode(builder.build()))
     assert (record.topics, len(record.topic_numbers)) == (("x",), 0)
@@ -99,7 +100,7 @@ def test_record_of_one_topic_names_the_topic_of_each_key() -> None:
 
 
 def test_record_without_keys_has_counts() -> None:
-    builder = DeleteBuilder("orders")
+    builder = DeleteBuilder("orders", KEY_FINGERPRINT)
     record = decode(encode(builder.build(0, 12)))
     assert (record.count, record.keys(), record.more) == (0, [], False)
     assert record.counts == DeleteCounts(0, 12, 0)
@@ -107,7 +108,7 @@ def test_record_without_keys_has_counts() -> None:
 
 
 def test_later_row_of_a_key_replaces_the_earlier_one() -> None:
-    builder = DeleteBuilder("orders")
+    builder = DeleteBuilder("orders", KEY_FINGERPRINT)
     builder.add([b"k", b"l", b"k"], u8(1, 1, 2), u8(5, 6, 7), i8(1, 2, 3))
     builder.add([b"l"], u8(3), u8(0), i8(4))
     record = builder.build()
@@ -125,11 +126,11 @@ def test_keys_that_end_with_zeros_are_distinct() -> None:
 
 
 def test_rows_with_and_without_a_topic_are_refused() -> None:
-    builder = DeleteBuilder("all")
+    builder = DeleteBuilder("all", KEY_FINGERPRINT)
     builder.add([b"a"], u8(1), u8(1), i8(1))
     with pytest.raises(ValueError, match="some rows have a topic"):
         builder.add([b"b"], u8(1), u8(1), i8(1), topics=["x"])
-    other = DeleteBuilder("all")
+    other = DeleteBuilder("all", KEY_FINGERPRINT)
     other.add([b"a"], u8(1), u8(1), i8(1), topics=["x"])
     with pytest.raises(ValueError, match="some rows have a topic"):
         other.add([b"b"], u8(1), u8(1), i8(1))
@@ -142,7 +143,7 @@ def test_rows_with_and_without_a_topic_are_refused() -> None:
 def test_record_has_at_most_the_keys_of_the_kind(kind: DeleteKind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delete, "sow_delete_record_bytes_max", message_bytes_max)
     most = sow_delete_keys_max if kind is DELETED else sow_expiry_step_max
-    builder = DeleteBuilder("orders", kind)
+    builder = DeleteBuilder("orders", KEY_FINGERPRINT, kind)
     keys = numbered(most + 3, 3)
     add_keys(builder, keys[: most - 1])
     full = [builder.is_full]
@@ -160,7 +161,7 @@ def test_record_has_as_many_bytes_as_the_bound_permits(size: int) -> None:
     keys = [
         n.to_bytes(4, "big") * (size // 4 + 1) for n in range(sow_delete_record_bytes_max // (size + 24) + 9)
     ]
-    builder = DeleteBuilder("orders")
+    builder = DeleteBuilder("orders", KEY_FINGERPRINT)
     add_keys(builder, keys)
     record = builder.build()
     body = encode(record)
@@ -171,7 +172,7 @@ def test_record_has_as_many_bytes_as_the_bound_permits(size: int) -> None:
 
 
 def test_many_topics_count_towards_the_size_of_a_record() -> None:
-    builder = DeleteBuilder("all")
+    builder = DeleteBuilder("all", KEY_FINGERPRINT)
     topics = [f"{n:06}" + "t" * 1000 for n in range(5_000)]
     builder.add([b"k"] * 5_000, u8(*[1] * 5_000), u8(*range(1, 5_001)), i8(*[1] * 5_000), topics=topics)
     record = builder.build()
@@ -212,7 +213,7 @@ def test_size_of_a_record_includes_all_tables(logs: int, topics: int) -> None:
 
 
 def test_key_larger_than_a_record_is_refused() -> None:
-    builder = DeleteBuilder("orders")
+    builder = DeleteBuilder("orders", KEY_FINGERPRINT)
     add_keys(builder, [bytes(sow_delete_record_bytes_max)])
     assert builder.is_full
     with pytest.raises(ValueError, match="too large for a record"):
@@ -259,6 +260,8 @@ INVALID: dict[str, tuple[bytes, str]] = {
     "kind 3": (body_with(VALID, e1=3), "Invalid enum value 3"),
     "negative matches": (body_with(VALID, e2=[-1, 0, 0]), ">= 0"),
     "negative deleted": (body_with(VALID, e2=[0, 0, -1]), ">= 0"),
+    "key fingerprint of 15 bytes": (body_with(VALID, e14=bytes(15)), "length >= 16"),
+    "key fingerprint of 17 bytes": (body_with(VALID, e14=bytes(17)), "length <= 16"),
     "two counts": (body_with(VALID, e2=[0, 0]), "length"),
     "log id of 15 bytes": (body_with(VALID, e4=[bytes(15)]), "length >= 16"),
     "publishers of 9 bytes": (body_with(VALID, e6=bytes(9)), "publishers have 9 bytes"),
@@ -374,7 +377,7 @@ def test_columns_of_a_decoded_record_cannot_be_changed() -> None:
 
 
 def test_live_column_counts_only_named_messages() -> None:
-    builder = DeleteBuilder("orders")
+    builder = DeleteBuilder("orders", KEY_FINGERPRINT)
     live: Bools = np.array([True, True, False])
     builder.add([b"a", b"b", b"c"], u8(1, 1, 1), u8(0, 2, 3), i8(1, 1, 1), live=live)
     assert builder.build(3, 3).counts == DeleteCounts(3, 3, 1)

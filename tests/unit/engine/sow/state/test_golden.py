@@ -25,7 +25,7 @@ ORDERS = [b"\x81\x07", b"\xa3IBM", b"\xa4MSFT", b"\xa3IBM"]
 
 def delete() -> DeleteRecord:
     """Return a delete over a pattern with every part, also those of other logs."""
-    builder = DeleteBuilder("all orders")
+    builder = DeleteBuilder("all orders", LOG)
     builder.add(
         ORDERS,
         np.array([12472216704108904515, 0, 7, 7], np.uint64),
@@ -39,7 +39,7 @@ def delete() -> DeleteRecord:
 
 
 def expiry() -> DeleteRecord:
-    builder = DeleteBuilder("orders", DeleteKind.EXPIRED)
+    builder = DeleteBuilder("orders", LOG, DeleteKind.EXPIRED)
     builder.add(
         [b"\xa3IBM", b"\x81\x07"],
         np.array([7, 7], np.uint64),
@@ -80,7 +80,7 @@ def test_golden_delete_matches_the_documented_layout() -> None:
     topic, kind, counts, more, logs, topics, publishers, sequences, stamps, *rest = msgspec.msgpack.decode(
         golden("sow-delete")
     )
-    numbers, log_numbers, topic_numbers, offsets, keys = rest
+    numbers, log_numbers, topic_numbers, offsets, keys, key_fingerprint = rest
     assert (topic, kind, counts, more) == ("all orders", 1, [300, 1_000, 2], True)
     assert (logs, topics) == ([LOG], ["orders/b", "orders/a"])
     assert struct.unpack("<2Q", publishers) == (7, 12472216704108904515)
@@ -91,6 +91,7 @@ def test_golden_delete_matches_the_documented_layout() -> None:
     assert struct.unpack("<4I", topic_numbers) == (0, 0, 1, 1)
     assert struct.unpack("<5I", offsets) == (0, 2, 6, 10, 15)
     assert keys == b"\x81\x07\xa3IBM\xa3IBM\xa4MSFT"
+    assert key_fingerprint == LOG
 
 
 def test_golden_expiry_matches_the_documented_layout() -> None:
@@ -98,11 +99,11 @@ def test_golden_expiry_matches_the_documented_layout() -> None:
     assert elements[:6] == ["orders", 2, [0, 0, 0], False, [], []]
     assert elements[6] == struct.pack("<Q", 7)
     assert elements[7:10] == [struct.pack("<2Q", 45, 44), struct.pack("<2q", TIME + 1, TIME), bytes(8)]
-    assert elements[10:] == [b"", b"", struct.pack("<3I", 0, 2, 6), b"\x81\x07\xa3IBM"]
+    assert elements[10:] == [b"", b"", struct.pack("<3I", 0, 2, 6), b"\x81\x07\xa3IBM", LOG]
 
 
 def test_example_of_the_format_page_equals_the_encoded_columns() -> None:
-    builder = DeleteBuilder("orders")
+    builder = DeleteBuilder("orders", LOG)
     builder.add([b"A", b"B"], np.array([7, 0], np.uint64), np.array([44, 0], np.uint64), np.array([1, 0]))
     elements = msgspec.msgpack.decode(encode(builder.build(1, 1)))
     page = (Path(__file__).parents[5] / "docs" / "formats" / "sow-records.md").read_text(encoding="utf-8")
@@ -113,6 +114,6 @@ def test_example_of_the_format_page_equals_the_encoded_columns() -> None:
     assert rows["0 to 3"] == '`"orders"`, 1, `[1, 1, 1]`, false'
     assert elements[4:6] == [[], []]
     assert elements[10:12] == [b"", b""]
-    for index in (6, 7, 9, 12, 13):
+    for index in (6, 7, 9, 12, 13, 14):
         assert bytes.fromhex(rows[str(index)].replace(",", "")) == elements[index]
     assert rows["8"].endswith(elements[8][8:].hex(" "))
