@@ -21,6 +21,7 @@ from tickertape.engine.sow.query.order import RecordSorter, SortOrder
 from tickertape.engine.sow.query.query import QuerySource, StateQuery
 from tickertape.engine.sow.query.record_copy import WantedKeys
 from tickertape.engine.sow.query.record_filter import RecordFilter
+from tickertape.engine.sow.query.record_indexes import RecordIndexes
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.query.result import ResultFrame, ResultFrames
 from tickertape.engine.sow.query.runs import KeyRuns, PositionRuns
@@ -67,8 +68,10 @@ class QueryWorld:
     def __init__(self, definition: SowDefinition | None = None, **types: str) -> None:
         self.definition = definition or SowDefinition("orders", key=("/id",))
         self.filter_context = make_filter_context(types)
-        self.fold = StateFold(b"s" * 16)
         self.topics = RecordTopics(self.definition, self.filter_context)
+        index = self.definition.index
+        self.indexes = RecordIndexes(index, self.topics) if index else None
+        self.fold = StateFold(b"s" * 16, index=self.indexes)
         self.position = 0
         self.stamp = 1_000_000
         self.sequences: dict[int, int] = {}
@@ -127,14 +130,16 @@ class QueryWorld:
         skip_n: int = 0,
     ) -> Terms:
         records = self.fold.records
-        content = None
+        content, slots = None, None
         if filter is not None or only is not None:
             chosen = None if only is None else frozenset(only)
             content = RecordFilter(self.content(filter), self.topics, records, chosen)
+            if self.indexes is not None and keys is None:
+                slots = self.indexes.candidates(self.content(filter), records.record_count)
         order = RecordSorter(SortOrder.parse(order_by), self.topics, records) if order_by else None
         needs = ResultFrames.needs_keys(self.topics) or (content is not None and content.needs_keys)
         wanted = None if keys is None else WantedKeys(keys)
-        return Terms(QuerySource(self.fold, content, wanted, needs, order), top_n, skip_n)
+        return Terms(QuerySource(self.fold, content, wanted, needs, order, slots), top_n, skip_n)
 
     def start(self, terms: Terms) -> StateQuery:
         return StateQuery([terms.source], self.position, terms.top_n, terms.skip_n)

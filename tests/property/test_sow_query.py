@@ -17,6 +17,7 @@ from tests.helpers.record_rows import open_scans
 from tests.helpers.sow_model import Published
 from tests.helpers.sow_model import query as model_query
 from tests.helpers.sow_queries import QueryWorld, encode_key, sorted_by
+from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.query import query as query_module
 from tickertape.engine.sow.query import record_copy
 from tickertape.engine.sow.query.query import StateQuery
@@ -35,6 +36,7 @@ FIELDS = st.lists(st.tuples(st.sampled_from("vw"), st.booleans(), st.booleans())
 FILTERS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "/g = 1": lambda document: document["g"] == 1,
     "/g IN (0, 2) AND /id != 3": lambda document: document["g"] in (0, 2) and document["id"] != 3,
+    "/g = '2' AND /id IN (1, 4, 9)": lambda document: document["g"] == 2 and document["id"] in (1, 4, 9),
 }
 
 
@@ -61,9 +63,9 @@ class Running(NamedTuple):
 class QueryMachine(RuleBasedStateMachine):
     """Commits while queries run, in steps of few slots and rows."""
 
-    @initialize()
-    def start(self) -> None:
-        self.world = QueryWorld()
+    @initialize(index=st.sampled_from([(), (("/g",),), (("/id", "/g"), ("/g",))]))
+    def start(self, index: tuple[tuple[str, ...], ...]) -> None:
+        self.world = QueryWorld(SowDefinition("orders", key=("/id",), index=index))
         self.records: dict[int, Record] = {}
         self.running: list[Running] = []
         self.patches = pytest.MonkeyPatch()

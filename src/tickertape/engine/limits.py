@@ -255,6 +255,10 @@ query_piece_bytes_max: Final = 256 * KIB
 """Bodies that one step of a query filters. A larger one is filtered alone."""
 query_step_keys_max: Final = 4_096
 """Keys that one step of a query looks up, or reads for its result."""
+query_index_slots_max: Final = 1 << 20
+"""Records that a query takes from a hash index. A query of more reads all records."""
+query_index_buckets_max: Final = 1_024
+"""Values, or tuples of values, that a query looks up in a hash index. A query of more reads all records."""
 query_step_groups_max: Final = 64
 """SOW topics whose results one step announces."""
 order_by_fields_max: Final = 16
@@ -297,7 +301,7 @@ sow_topics_kept_max: Final = 4_096
 sow_key_fields_max: Final = 16
 """Fields of one key."""
 sow_indexes_max: Final = 16
-"""Hash indexes of one SOW topic in the configuration. This version does not use them yet."""
+"""Hash indexes of one SOW topic."""
 sow_index_fields_max: Final = 16
 """Fields of one hash index."""
 sow_expiration_seconds_max: Final = 36_600 * 86_400.0

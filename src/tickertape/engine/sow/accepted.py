@@ -21,7 +21,6 @@ from tickertape.engine.limits import (
     overlay_seconds,
     sow_delete_keys_max,
     sow_delete_round_rows,
-    sow_record_memory_bytes,
 )
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.sow.accepted_row import NO_CANDIDATE, AcceptedRow
@@ -314,7 +313,7 @@ def growth_of(batch: MessageBatch, own: TopicKeys) -> int:
         bodies = int(batch.offsets[-1] - batch.offsets[0])
     else:
         bodies = int((batch.offsets[rows + 1] - batch.offsets[rows]).sum())
-    return bodies + sum(map(len, own.keys)) + sow_record_memory_bytes * len(rows)
+    return bodies + sum(map(len, own.keys)) + own.topic.record_memory_bytes * len(rows)
 
 
 def _rows_of(kept: KeptKeys, topic: StateTopic) -> tuple[list[int], list[bytes]]:

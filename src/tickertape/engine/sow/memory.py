@@ -15,7 +15,7 @@ from tickertape.base.errors import SowFull
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.limits import fold_step_rows_max, sow_record_memory_bytes
+from tickertape.engine.limits import fold_step_rows_max
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.accepted import AcceptedRows, TopicKeys, growth_of
 from tickertape.engine.sow.state.blocks import lengths_in
@@ -94,7 +94,7 @@ def _real_growth(batch: MessageBatch, own: TopicKeys) -> int:
         slots = fold.keys.find(keys)
         known = slots >= 0
         before = lengths_in(fold.records.rows(np.maximum(slots, 0)).views)
-        new = sow_record_memory_bytes + np.fromiter(map(len, keys), I8, len(keys))
+        new = own.topic.record_memory_bytes + np.fromiter(map(len, keys), I8, len(keys))
         sizes = (batch.offsets[rows + 1] - batch.offsets[rows]).astype(I8)
         growth += int((sizes + new)[~known].sum())
         updated.append(slots[known])

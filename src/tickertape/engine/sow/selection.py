@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tickertape.engine.limits import query_index_slots_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
@@ -70,7 +71,11 @@ class QueryGroup:
             with_keys = with_keys or self.filter.needs_keys
         if sorter is not None:
             with_keys = with_keys or sorter.needs_keys
-        return QuerySource(self.topic.fold, passing, wanted, with_keys, sorter)
+        slots = None
+        if wanted is None and self.content is not None and self.topic.indexes is not None:
+            most = min(query_index_slots_max, self.topic.fold.records.record_count // 2)
+            slots = self.topic.indexes.candidates(self.content, most)
+        return QuerySource(self.topic.fold, passing, wanted, with_keys, sorter, slots)
 
     def begin(self, sub_id: str, as_of: str, position: int) -> GroupBegin:
         """Return the start of the group."""

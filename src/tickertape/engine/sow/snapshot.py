@@ -84,7 +84,7 @@ def snapshot(topic: StateTopic, look: CheckpointLook, folded: int, mono: float) 
         blocks=blocks.block_count,
         garbage_ratio=round(1 - live / used, 4) if used else 0.0,
         held_bytes=blocks.held_bytes,
-        index_bytes=fold.keys.nbytes,
+        index_bytes=fold.keys.nbytes + fold.index_bytes,
         changes_bytes=fold.changes.nbytes,
         deleted=fold.deleted,
         expired=fold.expired,

@@ -12,13 +12,14 @@ from tickertape.base.errors import BadSowKey
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.limits import sow_key_bytes_max
+from tickertape.engine.limits import sow_key_bytes_max, sow_record_memory_bytes
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sessions.session import Subscriber
 from tickertape.engine.sow.accepted_row import AcceptedRow
 from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFilter
+from tickertape.engine.sow.query.record_indexes import RecordIndexes
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.expiry import due_times
 from tickertape.engine.sow.state.fold import StateFold
@@ -55,11 +56,15 @@ class StateTopic:
         self.definition = definition
         self.name = definition.name
         life = definition.expiration
+        self._record_topics = RecordTopics(definition, filter_context)
+        self.indexes = RecordIndexes(definition.index, self._record_topics) if definition.index else None
+        """Hash indexes of the records. None without any."""
         self.fold = StateFold(
             secret,
             expires=life is not None,
             life_ms=life if isinstance(life, int) else 0,
             untidy=untidy,
+            index=self.indexes,
         )
         self.key_fingerprint = definition.key_fingerprint()
         self.incomplete_because = ""
@@ -72,7 +77,11 @@ class StateTopic:
         self._mergers: dict[str, Merger] = {}
         self._readers: dict[str, KeyReader] = {}
         self._explicit = ExplicitKeys(topic_in_key=self._patterned)
-        self._record_topics = RecordTopics(definition, filter_context)
+
+    @property
+    def record_memory_bytes(self) -> int:
+        """Memory of a new record without its key and body, at most."""
+        return sow_record_memory_bytes + (0 if self.indexes is None else self.indexes.row_bytes)
 
     def set_incomplete(self, reason: str) -> None:
         """Note that the state does not include all messages."""

@@ -27,7 +27,8 @@ NUMBER_FORM: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?
 """Strings that are numbers, as a Python regular expression."""
 
 _number: Final = re.compile(NUMBER_FORM).fullmatch
-_FIRST: Final = frozenset("0123456789+-.")
+NUMBER_STARTS: Final = frozenset("0123456789+-.")
+"""First characters of strings that may be numbers."""
 
 
 def scalar(value: Any) -> Scalar:
@@ -89,7 +90,7 @@ def number(value: Scalar) -> Number | None:
 
 def text_number(text: str) -> Number | None:
     """Return the number in a string, or None."""
-    if text[:1] not in _FIRST or len(text) > number_characters_max or _number(text) is None:
+    if text[:1] not in NUMBER_STARTS or len(text) > number_characters_max or _number(text) is None:
         return None
     try:
         found = int(text)

@@ -63,6 +63,8 @@ class QuerySource(NamedTuple):
     """Whether filter, order or result need the canonical keys."""
     order: Sorting | None = None
     """None: by position. All sources of a query have the same order, so that their sort keys compare."""
+    slots: Int64s | None = None
+    """Slots of all records at the position that can pass the filter, ascending. None: unknown."""
 
 
 class StateQuery:
@@ -86,7 +88,8 @@ class StateQuery:
         self._returned = 0
         self._with_keys = any(source.with_keys for source in sources)
         self._copies = [
-            RecordCopy(source.fold, position, source.wanted, with_keys=self._with_keys) for source in sources
+            RecordCopy(source.fold, position, source.wanted, source.slots, with_keys=self._with_keys)
+            for source in sources
         ]
         self._copied = 0
         """Copies that are over."""

@@ -96,14 +96,23 @@ class WantedKeys:
 
 
 class RecordCopy:
-    """Copy of the records of one state, all or those with the keys `wanted`.
+    """Copy of the records of one state: all, those with the keys `wanted`, or those in `slots`, ascending.
 
     `position` is the end of a commit up to which the log is folded, with all its changes. Call `step` until
     `over`, and then take the records from `pieces`. `close` may be called at any time.
     """
 
-    def __init__(self, fold: StateFold, position: int, wanted: WantedKeys | None, *, with_keys: bool) -> None:
+    def __init__(
+        self,
+        fold: StateFold,
+        position: int,
+        wanted: WantedKeys | None,
+        slots: Int64s | None = None,
+        *,
+        with_keys: bool,
+    ) -> None:
         self._fold = fold
+        self._slots = slots
         self._wanted = wanted
         self._with_keys = with_keys
         self._end = fold.records.slot_end
@@ -151,7 +160,12 @@ class RecordCopy:
     # -- steps ------------------------------------------------------------------------------------------
 
     def _run(self) -> Generator[None, None, None]:
-        yield from self._copy_slots() if self._wanted is None else self._copy_wanted(self._wanted)
+        if self._wanted is not None:
+            yield from self._copy_wanted(self._wanted)
+        elif self._slots is not None:
+            yield from self._copy_some(self._slots)
+        else:
+            yield from self._copy_all()
         assert self._scan is not None
         changes = self._fold.changes
         for number in reversed(changes.needed_by(self._scan)):
@@ -164,11 +178,18 @@ class RecordCopy:
             yield from self._collect(self._parts.pop())
         self._end_scan()
 
-    def _copy_slots(self) -> Iterator[None]:
+    def _copy_all(self) -> Iterator[None]:
         records = self._fold.records
         for low in range(0, self._end, query_step_slots_max):
             copied = records.copy_range(low, min(low + query_step_slots_max, self._end))
             self._add(_Part(low, None, copied.live, copied.rows))
+            yield
+
+    def _copy_some(self, slots: Int64s) -> Iterator[None]:
+        records = self._fold.records
+        for low in range(0, len(slots), query_step_keys_max):
+            some = slots[low : low + query_step_keys_max]
+            self._add(_Part(0, some, records.live(some), records.rows(some)))
             yield
 
     def _copy_wanted(self, wanted: WantedKeys) -> Iterator[None]:

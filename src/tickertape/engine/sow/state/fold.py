@@ -10,7 +10,8 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -63,11 +64,26 @@ class DeleteRow(NamedTuple):
     position: int
 
 
+class RecordIndex(Protocol):
+    """Index of records that follows each change of them (`RecordIndexes`)."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory."""
+
+    def put(self, slots: Int64s, keys: Sequence[bytes], bodies: Sequence[bytes], /) -> None:
+        """Set the records of distinct slots."""
+
+    def drop(self, slots: Int64s, /) -> None:
+        """Remove the records of slots."""
+
+
 class StateFold:
     """The records of one SOW topic. `secret` is the secret of the process for hashes of keys.
 
     `expires`: whether records may have an end of life. `life_ms`: life of messages without their own, 0 for
-    none. `untidy`: it adds itself when it has care although no message was folded."""
+    none. `untidy`: it adds itself when it has care although no message was folded. `index`: index of the
+    records, or None."""
 
     def __init__(
         self,
@@ -76,6 +92,7 @@ class StateFold:
         expires: bool = False,
         life_ms: int = 0,
         untidy: dict[StateFold, None] | None = None,
+        index: RecordIndex | None = None,
     ) -> None:
         self.keys = KeyTable(secret)
         self.records = RecordTable(BodyBlocks(), expires=expires)
@@ -83,6 +100,7 @@ class StateFold:
         self.lives = LifeQueue() if expires else None
         self._slots_by_message: MessageSlots | None = None
         """Slots that `delete_messages` needs. None before the first such delete, and after the recovery."""
+        self._index = index
         self._untidy = {} if untidy is None else untidy
         self.life_ms = life_ms
         """Life of messages without their own in milliseconds, 0 for none."""
@@ -104,7 +122,12 @@ class StateFold:
         lives = 0 if self.lives is None else self.lives.bytes
         free = (self.keys.slots - self.records.record_count) * (self.records.row_bytes + KEY_ROW_BYTES)
         bodies = self.records.blocks.nbytes - self.changes.body_bytes
-        return self.keys.nbytes + self.records.nbytes + bodies + lives - free
+        return self.keys.nbytes + self.index_bytes + self.records.nbytes + bodies + lives - free
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory of the hash indexes."""
+        return 0 if self._index is None else self._index.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -114,6 +137,7 @@ class StateFold:
         return (
             lives
             + self.keys.nbytes
+            + self.index_bytes
             + self.records.nbytes
             + blocks.nbytes
             + blocks.held_bytes
@@ -155,6 +179,8 @@ class StateFold:
             lives,
         )
         self._applied(self.changes.put(0, 0, slots, records))
+        if self._index is not None:
+            self._index.put(slots, stored.keys, table.blocks.take(records.views))
 
     def unload(self, keys: list[bytes]) -> None:
         """Remove records of keys that a later file of a checkpoint no longer has."""
@@ -163,6 +189,8 @@ class StateFold:
         if len(slots):
             self.keys.remove(slots)
             self._applied(self.changes.drop(0, 0, slots, DELETED))
+            if self._index is not None:
+                self._index.drop(slots)
 
     # -- messages ---------------------------------------------------------------------------------------
 
@@ -195,6 +223,8 @@ class StateFold:
         self._applied(self.changes.put(source.first_position, source.end, slots, records))
         if self._slots_by_message is not None:
             self._slots_by_message.add(slots)
+        if self._index is not None:
+            self._index.put(slots, keys, self.records.blocks.take(records.views))
 
     def _publish_few(self, keys: list[bytes], source: Source, rows: Int64s) -> None:
         batch, first = source.batch, source.first_position
@@ -220,6 +250,8 @@ class StateFold:
             self._applied(self.changes.put_one(first, source.end, slot, record))
             if self._slots_by_message is not None:
                 self._slots_by_message.add(np.array([slot], I8))
+            if self._index is not None:
+                self._index.put(np.array([slot], I8), [key], [batch.body(row)])
 
     def _rows_of(self, source: Source, rows: Int64s) -> RecordRows:
         """Return records with the messages `rows`, and store their bodies."""
@@ -301,6 +333,8 @@ class StateFold:
         kind = EXPIRED if record.kind is DeleteKind.EXPIRED else DELETED
         self.keys.remove(slots)
         self._applied(self.changes.drop(row.position, row.position + 1, slots, kind))
+        if self._index is not None:
+            self._index.drop(slots)
         if record.kind is DeleteKind.EXPIRED:
             self.expired += len(slots)
         else:
