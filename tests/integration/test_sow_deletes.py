@@ -286,3 +286,33 @@ def test_rejection_after_the_timeout_of_a_delete_is_reported_by_the_next_flush(
     with pytest.raises(tt.PublishRejected, match="Invalid filter"):
         client.publish_flush()
     client.publish_flush()
+
+
+def test_delete_while_disconnected_is_stored_and_sent_after_the_reconnect(
+    front: Front, server: RunningServer, tmp_path: Path
+) -> None:
+    client = connected(front, server, "file", tmp_path, ha=True)
+    client.publish_batch("positions", [{"id": number} for number in range(3)])
+    client.publish_flush()
+    server.stop()
+    client.publish("positions", {"id": 3})
+    with pytest.raises(tt.TimedOut):
+        client.sow_delete("positions", filter="/id > 1", timeout=0.2)
+    client.publish("positions", {"id": 4})
+    server.start()
+    client.publish_flush(timeout=20)
+    assert ids(server) == [0, 1, 4]
+
+
+def test_delete_while_disconnected_without_a_store_changes_nothing(
+    front: Front, server: RunningServer, tmp_path: Path
+) -> None:
+    client = connected(front, server, "none", tmp_path, ha=True)
+    client.publish("positions", {"id": 1})
+    client.publish_flush()
+    server.stop()
+    with pytest.raises(tt.TimedOut):
+        client.sow_delete("positions", filter="TRUE", timeout=0.2)
+    server.start()
+    client.publish_flush(timeout=20)
+    assert ids(server) == [1]

@@ -184,7 +184,8 @@ class AsyncioDriver(ClientDriver):
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
         result, more = NOTHING_DELETED, True
         while more:
-            await self._until_ready(deadline, seconds, "sow_delete")
+            if self.publishing.store is None:  # otherwise the delete is stored now, and sent later
+                await self._until_ready(deadline, seconds, "sow_delete")
             call = AsyncioWaiter()
             await self.publish_when_room(partial(self.core.delete, call, body), remaining(deadline))
             try:

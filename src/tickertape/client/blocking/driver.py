@@ -201,8 +201,9 @@ class ThreadDriver(ClientDriver):
         result, more = NOTHING_DELETED, True
         while more:
             call = ThreadWaiter()
-            with self.lock:
-                self._until_ready(deadline, seconds, "sow_delete")
+            if self.publishing.store is None:  # otherwise the delete is stored now, and sent later
+                with self.lock:
+                    self._until_ready(deadline, seconds, "sow_delete")
             self.publish_when_room(remaining(deadline), self.core.delete, call, body)
             try:
                 answer = call.wait(remaining(deadline), "sow_delete", seconds)
