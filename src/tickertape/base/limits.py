@@ -118,5 +118,7 @@ sow_keys_bytes_max: Final = 1 * MIB
 """Total length of the keys in one query or delete of records, in bytes of UTF-8."""
 sow_searches_per_frame_max: Final = 16
 """Deletes of one publish frame that search all records: by filter, or by names of generated keys."""
+sow_deltas_per_frame_max: Final = 4_096
+"""Deltas of one publish frame, which are merged in one step of about 25 ms."""
 sow_records_per_frame_max: Final = 10_900
 """Records in one frame of a query result. The header of the frame has 24 bytes for each of them."""

@@ -17,9 +17,10 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from tickertape.base.errors import TopicNotRecorded
-from tickertape.base.limits import sow_searches_per_frame_max
+from tickertape.base.limits import sow_deltas_per_frame_max, sow_searches_per_frame_max
 from tickertape.batch import slice_batch
 from tickertape.batch.derive import select
+from tickertape.batch.format import FLAG_DELTA, I8
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.limits import republish_bytes_max
 from tickertape.client.publish_store.protocol import PublishStore, Stored
@@ -189,17 +190,22 @@ class StoreResend:
 
 
 def _frames_of(stored: Stored) -> Iterator[Stored]:
-    """Yield a batch in parts, each with as many deletes of records as a server accepts in a frame.
+    """Yield a batch in parts, each with as many deletes of records and deltas as a server accepts in a frame.
 
     A file store may have joined the batches of several frames."""
-    batch, most = stored.batch, sow_searches_per_frame_max
-    if batch.count <= most or SOW_TOPIC not in batch.topics:
+    batch = stored.batch
+    flags, topics = batch.message_flags, batch.topic_index
+    if flags is None and SOW_TOPIC not in batch.topics:
         yield stored
         return
-    deletes = np.arange(batch.count)
-    if batch.topic_index is not None:
-        deletes = np.flatnonzero(batch.topic_index == batch.topics.index(SOW_TOPIC))
-    edges = [0, *deletes[most::most].tolist(), batch.count]
+    work = np.zeros(batch.count, I8)
+    if flags is not None:
+        work += flags & FLAG_DELTA != 0
+    if SOW_TOPIC in batch.topics:
+        deletes = True if topics is None else topics == batch.topics.index(SOW_TOPIC)
+        work += np.multiply(deletes, sow_deltas_per_frame_max // sow_searches_per_frame_max)
+    part = (np.maximum(work.cumsum(), 1) - 1) // sow_deltas_per_frame_max
+    edges = [0, *(np.flatnonzero(part[1:] != part[:-1]) + 1).tolist(), batch.count]
     sequences = batch.sequences
     for low, high in pairwise(edges):
         yield Stored(int(sequences[low]), int(sequences[high - 1]), slice_batch(batch, low, high))

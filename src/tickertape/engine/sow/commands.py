@@ -25,7 +25,7 @@ from tickertape.base.errors import (
     LimitReached,
     TickertapeError,
 )
-from tickertape.base.limits import sow_searches_per_frame_max
+from tickertape.base.limits import sow_deltas_per_frame_max, sow_searches_per_frame_max
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.batch.format import FLAG_DELTA, I8, U8, Bytes8
@@ -91,6 +91,7 @@ class StateCommands:
         self._searches = 0
         self._direct = 0
         """Keys of deletes without a search."""
+        self._check_deltas()
         self._repeated, self._requests = self._asked()
         self._frames: dict[StateTopic, _FrameRows] = {}
         self._bad_rows: list[int] = []
@@ -109,6 +110,11 @@ class StateCommands:
             return set()
         rows = (flags[self._known :] & FLAG_DELTA).nonzero()[0] + self._known
         return set(rows.tolist())
+
+    def _check_deltas(self) -> None:
+        count = len(self.deltas)
+        if count > sow_deltas_per_frame_max:
+            raise BadBatch(f"Invalid frame with {count:,} deltas. Send at most {sow_deltas_per_frame_max:,}.")
 
     def _asked(self) -> tuple[list[int], list[_Request]]:
         batch = self._batch

@@ -24,6 +24,7 @@ from tickertape.client.common.effects import EndConnection, FailedWrite, Resolve
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore
 from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.client.publishing import resend
 from tickertape.wire.commands import Deleted, Persisted, Processed, Rejected
 from tickertape.wire.sow_command import SOW_TOPIC, SowDelete, decode_delete, encode_delete
 
@@ -323,6 +324,37 @@ def test_delta_survives_the_process_with_flag_and_sequence(kind: str, tmp_path: 
     ]
     assert found == [(b"1", 0, "", 0), (b"2", 1, "k", FLAG_DELTA), (b"3", 2, "", 0)]
     reopened.close()
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_deltas_and_deletes_are_resent_in_frames_that_a_server_accepts(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resend, "sow_deltas_per_frame_max", 64)
+    peer = reconnecting(store_of(kind, tmp_path))
+    publish(peer, b"first")
+    sent = []
+    for number in range(300):
+        body = b"%d" % number
+        if number % 100 < 80:
+            delta(peer, body)
+        elif number % 2:
+            peer.core.publishing.delete(BODY)
+            body = BODY
+        else:
+            publish(peer, body)
+        sent.append(body)
+    peer.lose()
+    again(peer)
+    frames = peer.published()
+    assert [one for frame in bodies(frames) for one in frame] == [b"first", *sent]
+    for _, batch in frames:
+        flags = batch.message_flags
+        deltas = 0 if flags is None else int((flags & FLAG_DELTA != 0).sum())
+        deletes = sum(batch.topic(at) == SOW_TOPIC for at in range(batch.count))
+        assert deltas <= 64
+        assert deletes <= sow_searches_per_frame_max
+        assert deltas + 4 * deletes <= 64 + 3
 
 
 def test_delta_of_a_topic_that_is_not_persistent_keeps_the_flag_when_sent_apart() -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from tests.helpers.sow_engine import SowEngine, expiry_in_flight, publish, rejected, send
 from tests.simulation.journal_world import read_log
-from tickertape.base.limits import message_bytes_max
+from tickertape.base.limits import message_bytes_max, sow_deltas_per_frame_max
 from tickertape.batch.format import RUN_BY_SERVER, RUN_MERGED
 from tickertape.engine.limits import overlay_seconds
 from tickertape.engine.runtime.sow_definition import SowDefinition
@@ -45,6 +45,18 @@ def test_delta_is_merged_into_the_record_and_the_merged_body_is_stored() -> None
     assert world.records("orders") == {_ENCODE(1): whole}
     assert logged(world)[1] == (whole, RUN_BY_SERVER | RUN_MERGED)
     assert peer.acked_sequence == 2
+
+
+def test_deltas_of_a_frame_are_bounded() -> None:
+    world = SowEngine(ORDERS, segment_bytes=1 << 22)
+    peer, other = world.connect("p"), world.connect("other")
+    deltas = [("orders", body(1, v=number)) for number in range(sow_deltas_per_frame_max)]
+    send(peer, deltas, deltas=range(len(deltas)))
+    world.settle()
+    assert world.records("orders") == {_ENCODE(1): body(1, v=len(deltas) - 1)}
+    send(other, [*deltas, deltas[0]], deltas=range(len(deltas) + 1))
+    assert other.goodbye is not None
+    assert other.goodbye.code == "bad_batch"
 
 
 def test_delta_sees_earlier_rows_of_the_frame_and_messages_in_flight() -> None:
