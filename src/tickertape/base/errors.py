@@ -87,15 +87,15 @@ class BadMessage(UsageError, ValueError):
 
 
 class BadBody(UsageError, ValueError):
-    """Message that the server rejected because its body violates the validation of its topic."""
+    """Message that the server rejected because its body does not pass the validation of its topic."""
 
 
 class BadSowKey(UsageError, ValueError):
-    """Message for a topic with a state of the world that the server rejected because it has no valid key."""
+    """Message that the server rejected because it has no valid key for its SOW topic."""
 
 
 class BadOrderBy(UsageError, ValueError):
-    """Sort order of a query of records that is invalid, or has fields that the messages cannot have."""
+    """Query of records with an invalid sort order, or one by fields that the messages cannot have."""
 
 
 class BadQuery(UsageError, ValueError):
@@ -103,7 +103,7 @@ class BadQuery(UsageError, ValueError):
 
 
 class QueryTooSlow(UsageError):
-    """Query of records that the server cancelled.
+    """The server cancelled a query of records.
 
     Too many records changed during the query, or the results that wait for clients need too much memory.
     """
@@ -130,7 +130,7 @@ class BookmarkUnknown(UsageError):
 
 
 class BookmarkExpired(UsageError):
-    """Start or end of a replay that retention has removed from the log.
+    """Retention has removed the start or the end of a replay from the log.
 
     The replay fails instead of skipping the removed messages silently.
     """
@@ -236,11 +236,12 @@ class PublisherCollision(Refused):
 
 
 class NotReady(Refused):
-    """The server is shutting down, or reached a limit of connections, searches or waiting replacements."""
+    """The server is shutting down, or reached its limit of connections, searches or pending replacements of
+    subscriptions."""
 
 
 class SlowClient(Refused):
-    """The server closed the connection because the client read its subscriptions too slowly."""
+    """The server closed the connection because the client read its messages too slowly."""
 
 
 # -- the peer -----------------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ class NotTickertape(PeerError):
 
 
 class BadVersion(PeerError):
-    """The peer supports no protocol version in common with this side."""
+    """The peer and this side have no protocol version in common."""
 
 
 class BadFrame(PeerError):
@@ -269,7 +270,7 @@ class FrameTooLarge(PeerError):
 
 
 class BadCommand(PeerError):
-    """Command that is unknown, has invalid fields, or was sent by the wrong side."""
+    """Command that is unknown, that has invalid fields, or that only the other side may send."""
 
 
 class BadBatch(PeerError):
@@ -293,7 +294,7 @@ class LogonTimeout(PeerError):
 
 
 class FrameStalled(PeerError):
-    """The peer stopped in the middle of a large frame while other connections waited for its memory."""
+    """The peer paused within a large frame while other connections waited for the memory of that frame."""
 
 
 # -- the journal --------------------------------------------------------------------------------------
@@ -329,7 +330,7 @@ class JournalCorrupt(JournalError):
 
 
 class SowIncomplete(JournalError):
-    """A SOW topic without a usable checkpoint, whose older messages retention has removed from the log."""
+    """A SOW topic has no usable checkpoint, and retention has removed its older messages from the log."""
 
 
 class SowFull(JournalError):
@@ -370,7 +371,7 @@ class ArchiveFailed(TickertapeError):
 
 
 class StoreError(TickertapeError):
-    """Base class of errors of a store of the client. A full publish store raises `StoreFull`, a
+    """Base class of errors of a store of the client. A full publish store raises `StoreFull`, which is a
     `UsageError`."""
 
     code = "store"
@@ -381,7 +382,7 @@ class NotAStore(StoreError):
 
 
 class StoreLocked(StoreError):
-    """Store that another process, or another object of this process, holds."""
+    """Store that is in use, by another process or by another object of this process."""
 
 
 class StoreOwnerMismatch(StoreError):
@@ -409,8 +410,8 @@ class StoreFailed(StoreError):
 
 
 class BookmarkStoreFull(StoreError):
-    """Bookmark store without space: too many messages since the first undiscarded one, or no space for a
-    subscription."""
+    """Bookmark store that is full: too many messages since the first one that is not discarded, or no space
+    for another subscription."""
 
 
 def _all_subclasses(root: type[TickertapeError]) -> list[type[TickertapeError]]:

@@ -64,8 +64,8 @@ class BatchHead:
         offsets = offsets_from(lengths_of(batch.offsets)[indices])
         if int(offsets[-1]) != memoryview(bodies).nbytes:
             raise BadBatch(
-                f"Cannot read runs: their bodies have {int(offsets[-1])} bytes, "
-                f"got {len(bodies)}. Report the defect."
+                f"Cannot read runs: expected {int(offsets[-1])} bytes of bodies, "
+                f"got {memoryview(bodies).nbytes}. Report the defect."
             )
         taken = take_part(batch, indices, offsets, bodies)
         taken.verify()

@@ -58,7 +58,9 @@ class TickertapeSource(DataSource):
         return TickertapeReader(wanted, columns_of(schema, strict=wanted.strict))
 
     def streamReader(self, schema: StructType) -> TickertapeStreamReader | QueueStreamReader:
-        """Return a streaming reader of the columns of `schema`. Raises as `reader`."""
+        """Return a streaming reader of the columns of `schema`.
+
+        Raises the errors of `reader`."""
         from tickertape.spark.common.schema import columns_of
 
         if names_queue(self.options):
@@ -75,20 +77,24 @@ class TickertapeSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> TickertapeWriter:
         """Return a writer of rows of `schema`, for `df.write` with `.mode("append")`.
 
-        Raises `UsageError` for `overwrite`, for an unknown column or type and without a column `data`, and
-        `BadOption`, `BadTopic` or `BadName` for an invalid option."""
+        Raises `UsageError` for `overwrite`, for an unknown column or type, and if the column `data` is
+        missing. Raises `BadOption`, `BadTopic` or `BadName` for an invalid option."""
         from tickertape.spark.sink.options import sink_options
         from tickertape.spark.sink.writer import TickertapeWriter
 
         if overwrite:
-            raise UsageError('Cannot overwrite a log. Write with .mode("append").')
+            raise UsageError('Cannot overwrite a topic: its log only grows. Write with .mode("append").')
         return TickertapeWriter(sink_options(self.options, schema, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TickertapeStreamWriter:
-        """Return a writer of the batches of a streaming query, for rows of `schema`. Raises as `writer`."""
+        """Return a writer of the batches of a streaming query, for rows of `schema`.
+
+        Raises the errors of `writer`."""
         from tickertape.spark.sink.options import sink_options
         from tickertape.spark.sink.writer import TickertapeStreamWriter
 
         if overwrite:
-            raise UsageError('Cannot overwrite a log. Write with .outputMode("append").')
+            raise UsageError(
+                'Cannot overwrite a topic: its log only grows. Write with .outputMode("append").'
+            )
         return TickertapeStreamWriter(sink_options(self.options, schema, stream=True))

@@ -65,8 +65,8 @@ def encode_frame(
     padding = -header_bytes & 7
     if header_bytes > header_bytes_max:
         raise FrameTooLarge(
-            f"Cannot encode {type(command).__name__}: without a batch it has {header_bytes:,} "
-            f"bytes. Use at most {header_bytes_max:,} bytes, for example fewer or shorter ids."
+            f"Cannot encode {type(command).__name__}: its header has {header_bytes:,} bytes. "
+            f"Use at most {header_bytes_max:,} bytes, for example fewer or shorter ids."
         )
     frame_bytes = frame_prefix_bytes + header_bytes + padding
     if batch is None:

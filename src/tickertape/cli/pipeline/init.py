@@ -83,7 +83,7 @@ def _escaped(character: str) -> str:
 def _make_room(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
         raise UserMistake(
-            f"Cannot create a project: '{directory}' is not a directory. Use a new or empty one."
+            f"Cannot create a project: '{directory}' is not a directory. Use a new or empty directory."
         )
     if directory.exists() and any(directory.iterdir()):
         raise UserMistake(

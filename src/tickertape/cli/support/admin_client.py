@@ -100,12 +100,12 @@ def fetch(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
     except OSError as error:
         raise Failure(
             f"Cannot connect to {url!r}: {(error.strerror or str(error)).lower()}. Is the server running? "
-            "Pass the admin address of its ready line with --admin."
+            "Set --admin to the admin address that the server prints at its start."
         ) from None
     except HTTPException as error:
         raise Failure(
-            f"Cannot read the answer of {url!r}: not HTTP ({type(error).__name__}). Is it the address of "
-            "--server? Pass the admin address of the ready line with --admin."
+            f"Cannot read the answer of {url!r}: not HTTP ({type(error).__name__}). Set --admin to the "
+            "admin address that the server prints at its start. It is not the address for --server."
         ) from None
     finally:
         connection.close()

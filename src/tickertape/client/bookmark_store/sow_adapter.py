@@ -50,18 +50,18 @@ class RecordClient(Protocol):
 class SowRecoveryPointAdapter:
     """Recovery point adapter that keeps the points in a SOW topic of a server.
 
-    A client resumes on another machine without files. The server needs a SOW topic with the keys
+    A client can resume on another machine without files. The server needs a SOW topic with the keys
     `["/clientName", "/subId"]`, for JSON messages. Each discard publishes one message, so use the adapter
     inside a `ConflatingRecoveryPointAdapter`. A point that the server has not persisted when the process ends
     is lost, and messages are redelivered.
 
-    The adapter uses a client of its own: the client of the subscriptions would wait for itself. Use an
-    `HAClient`, whose publish store keeps points while it is disconnected.
+    The adapter needs a separate client, because the client of the subscriptions would wait for itself. Use
+    an `HAClient`: its publish store keeps points while it is disconnected.
 
     Args:
         client: A blocking client for the adapter alone. `close` of the adapter does not close it.
-        tracked_client_name: Name of the client whose subscriptions are stored. Its name on another machine
-            must be the same.
+        tracked_client_name: Name of the client of the subscriptions. It must have the same name on every
+            machine.
         topic: Name of the SOW topic. Default `"tickertape/bookmark_store"`.
 
     Raises:
@@ -111,12 +111,12 @@ class SowRecoveryPointAdapter:
         return f"<{type(self).__name__} of {self.tracked_client_name!r} in {self.topic!r}>"
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
-        """Return the stored subscription ids with their bookmarks, once earlier updates are persisted."""
+        """Return the stored subscription ids with their bookmarks, after earlier updates are persisted."""
         self.client.publish_flush()
         return [self._point(record.json()) for record in self.client.sow(self.topic, self._own)]
 
     def update(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """Publish the recovery point of a subscription. It does not wait until the point is persisted."""
+        """Publish the recovery point of a subscription without waiting until it is persisted."""
         point = ",".join(map(str, bookmarks)) or _EPOCH
         self.client.publish(self.topic, {**self._key(sub_id), _BOOKMARK: point})
 
@@ -153,6 +153,6 @@ class SowRecoveryPointAdapter:
         if not isinstance(sub_id, str) or not isinstance(point, AtBookmarks) or point.unknown:
             raise StoreCorrupt(
                 f"Cannot load recovery points from {shown(self.topic)}: the record {shown(str(record))} is "
-                "not one. Delete it with sow_delete(), or use a topic for recovery points alone."
+                "not a recovery point. Delete it with sow_delete(), or use a topic for recovery points alone."
             )
         return sub_id, list(point.bookmarks)

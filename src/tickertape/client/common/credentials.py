@@ -56,7 +56,10 @@ def password_of(password: str | None, token: str | None) -> str | None:
     if token is None:
         return password
     if password is not None:
-        raise BadOption("Cannot use token= and password= together: the token is the password. Pass only one.")
+        raise BadOption(
+            "Cannot use token= and password= together: the client sends the token as the password. Pass "
+            "only one."
+        )
     if not isinstance(token, str):
         raise BadOption(wrong_type("token", token, "str"))
     return token

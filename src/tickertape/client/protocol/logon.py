@@ -135,8 +135,8 @@ class LogonState:
         if answer.version not in self.command.versions:
             offered = ", ".join(map(str, self.command.versions))
             raise BadVersion(
-                f"Cannot log on: the server chose protocol version {answer.version}, this client supports "
-                f"{offered}. Update the older side."
+                f"Cannot log on: the server chose protocol version {answer.version}, and this client "
+                f"supports {offered}. Update the older side."
             )
         if self._publishing.store is not None:
             check_sequences_left(self.command.name, answer.last_persisted)

@@ -132,9 +132,8 @@ def parse_header(data: Buffer, file: str) -> Header:
     size = view.nbytes
     if size < HEADER_BYTES:
         raise StoreCorrupt(
-            f"Cannot read {file!r}: it is truncated, it has {size} bytes, and a "
-            f"header has {HEADER_BYTES}. Restore it from a "
-            "copy.",
+            f"Cannot read {file!r}: it has {size} bytes, less than its header of {HEADER_BYTES} bytes. "
+            "Restore it from a copy.",
             file=file,
             offset=size,
         )

@@ -145,9 +145,8 @@ class SegmentDirectory:
                     )
                 if status.st_size < HEADER_BYTES:
                     raise StoreCorrupt(
-                        f"Cannot read {file!r}: it is truncated, it has "
-                        f"{status.st_size} bytes, and a header has "
-                        f"{HEADER_BYTES}. Restore it from a copy.",
+                        f"Cannot read {file!r}: it has {status.st_size} bytes, less than its header of "
+                        f"{HEADER_BYTES} bytes. Restore it from a copy.",
                         file=file,
                         offset=status.st_size,
                     )

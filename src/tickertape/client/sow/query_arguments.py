@@ -118,7 +118,7 @@ def _keys(keys: object) -> tuple[str, ...]:
     if not isinstance(keys, list | tuple) or not all(isinstance(key, str) for key in keys):
         raise UsageError(wrong_type("keys", keys, "a list of str"))
     if not keys:
-        raise UsageError("Cannot query with an empty list of keys. Pass at least one key, or None for all.")
+        raise UsageError("Cannot query with an empty list of keys. Pass at least one key, or omit keys=.")
     for key in keys:
         if not is_utf8(key):
             raise UsageError(f"Invalid key {shown(key)}: it is not valid Unicode. Use keys of records.")

@@ -68,8 +68,8 @@ def check_from_client(batch: MessageBatch, *, deltas: bool = False) -> None:
     if deltas and batch.message_flags is not None and int(batch.message_flags.max()) == FLAG_DELTA:
         if (batch.message_flags | FLAG_DELTA != FLAG_DELTA).any():
             raise BadBatch(
-                f"Cannot store a batch of a client: only the server writes message flags below {FLAG_DELTA}. "
-                "Send no flag, or the flag of deltas."
+                "Cannot store a batch of a client: only the server writes the message flag superseded. "
+                "Send no flag other than delta."
             )
         columns &= ~MESSAGE_FLAGS
     if columns:
@@ -143,10 +143,15 @@ class PublishChecks:
                 persistent = True
             else:
                 other = True
-        if other and (persistent or command.sequenced):
+        if other and command.sequenced:
             raise BadTopic(
-                "Cannot publish this frame: non-persistent topics cannot have sequences or share a "
-                "frame with persistent topics. Send a separate frame."
+                "Cannot publish this frame: its messages have sequences, and a topic is not persistent. "
+                "Send messages of such topics without sequences."
+            )
+        if other and persistent:
+            raise BadTopic(
+                "Cannot publish this frame: it has persistent and non-persistent topics. "
+                "Send a separate frame for each kind."
             )
         return persistent
 
@@ -244,6 +249,6 @@ def _check_rising(batch: MessageBatch) -> None:
     if last > last_persisted_max:
         # A higher sequence would lock its clients out: they reject a server that persisted it.
         raise BadBatch(
-            f"Cannot store sequence {last}: the highest sequence is {last_persisted_max}. Publish under "
-            "another client name, which starts at 1."
+            f"Cannot store sequence {last}: the largest allowed sequence is {last_persisted_max}. Use "
+            "another client name with a fresh publish store."
         )

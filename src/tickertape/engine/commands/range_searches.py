@@ -47,8 +47,8 @@ class RangeSearches:
             )
         if self.bookmarks + bookmarks > bookmarks_sought_max:
             raise NotReady(
-                f"Cannot start the search: the server is looking up {self.bookmarks:,} bookmarks. Try "
-                "again later."
+                f"Cannot start the search: the server already looks up {self.bookmarks:,} bookmarks, and at "
+                f"most {bookmarks_sought_max:,} are allowed. Try again later."
             )
 
     def begin(self, search: RangeSearch) -> bool:

@@ -91,6 +91,12 @@ class RecoveredJournal(NamedTuple):
 # -- decide -------------------------------------------------------------------------------------------
 
 
+def _foreign(file: SegmentSurvey) -> str:
+    if file.header is not None and file.header.number != file.number:
+        return f"its header has segment number {file.header.number}"
+    return "it belongs to another journal"
+
+
 def decide(
     files: list[SegmentSurvey], retired: RetiredState | None = None
 ) -> list[tuple[SegmentSurvey, RecoveryAction]]:
@@ -115,8 +121,8 @@ def decide(
             )
         if file.head is SegmentHead.FOREIGN:
             raise WrongJournal(
-                f"Cannot open segment {path!r}: its header has another journal or segment number. Move it "
-                "away. Nothing was changed."
+                f"Cannot open segment {path!r}: {_foreign(file)}. Move the file out of the data directory. "
+                "Nothing was changed."
             )
         expected = files[at - 1].number + 1 if at else first
         if file.number != expected:
