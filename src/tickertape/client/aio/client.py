@@ -62,8 +62,8 @@ class AsyncClient(
         name: The client name. It determines the publisher id: the same name has the same id on every server.
         uri: Address of the server: `tcp://host:port`, `tls://host:port` or `unix:///path`. Credentials
             are optional: `tls://user:password@host:port`.
-        user: User of the logon. Overrides the user in `uri`. A server without tokens accepts any user. It
-            refuses a client name that is connected with another user.
+        user: User of the logon. Overrides the user in `uri`. A server without tokens accepts any user. The
+            server refuses the logon while another user is connected with this client name.
         password: Password of the logon. Overrides the password in `uri`.
         token: Access token of the server, instead of a password. The client sends it to another machine only
             with TLS.
@@ -106,7 +106,7 @@ class AsyncClient(
                 the client.
 
         Raises:
-            UsageError: The client is connected on another event loop that runs.
+            UsageError: The client is connected on another event loop, which is still running.
 
         All other errors: see `Client.connect`.
 
@@ -122,12 +122,12 @@ class AsyncClient(
         """Send all published messages, wait until the server has received them, and disconnect.
 
         All later calls that need the server raise `Closed`. Concurrent calls of `publish` raise it from the
-        start of `close` on. A cancelled call closes the client too. Errors during the close, and the number
-        of messages without an answer, go to the exception listener, not to the caller. A publish store keeps
-        messages that are not persisted. In a forked child the call does nothing.
+        start of `close` on. A cancelled `close` closes the client too. Errors during the close, and the
+        number of messages without an answer, go to the exception listener, not to the caller. A publish store
+        keeps messages that are not persisted. In a forked child the call does nothing.
 
         Args:
-            timeout: Longest wait in seconds or text. Handlers that still run then are cancelled. None: no
+            timeout: Longest wait in seconds or text. `close` cancels handlers that run longer. None: no
                 timeout. Default: the timeout of the client.
 
         Raises:
@@ -200,9 +200,9 @@ class AsyncClient(
         Args:
             topic: Name of the topic or queue.
             data: The body: bytes unchanged, str as UTF-8, any other object as JSON.
-            expiration: Lifetime in a queue, and of the record in a SOW topic with an expiration, in seconds
-                or text (`"5m"`). Other topics ignore it. 0: the message does not expire. None (default): as
-                the queue or SOW topic defines.
+            expiration: Lifetime of the message in a queue, or of its record in a SOW topic with an
+                expiration, in seconds or text (`"5m"`). Other topics ignore it. 0: the message does not
+                expire. None (default): as the queue or SOW topic defines.
             correlation_id: Text that subscribers receive with the message.
             sow_key: Message key that subscribers receive with the message. Required for a SOW topic with
                 explicit keys.
@@ -260,14 +260,16 @@ class AsyncClient(
         sow_key: str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> int | None:
-        """Publish one message whose fields the server merges into the record of its key.
+        """Publish one message. The server merges its fields into the record with the same key.
 
-        The body must have the key fields, or the message its explicit key. Objects are merged by name at
-        every depth, and all other values, arrays too, are replaced. A delta cannot remove a field. The server
-        merges each delta once, and stores and delivers the merged message.
+        The body must have the key fields. On a SOW topic with explicit keys, the message must have its key
+        (`sow_key`). Objects are merged by name at every depth, and all other values, arrays too, are
+        replaced. A delta cannot remove a field. The server merges each delta once, and stores and delivers
+        the merged message.
 
-        Without a record, without a SOW on the topic, and for message types without a merge, the call is a
-        `publish`. The merge is refused, as a rejected publish is, if the merged message is too large.
+        If the key has no record, the topic is not a SOW topic, or its message type has no merge, the call is
+        a `publish`. The server rejects the delta if the merged message is too large, and reports it like a
+        rejected publish (see `set_failed_write_handler`).
 
         Args:
             topic: Name of the SOW topic.
@@ -302,7 +304,7 @@ class AsyncClient(
     ) -> int | None:
         """Publish many messages in batches. See `Client.publish_batch`.
 
-        If the call raises or is cancelled, earlier messages may be published.
+        If the call raises or is cancelled, some of the messages may be published.
 
         Args:
             topic: Name of the topic or queue.
@@ -311,7 +313,7 @@ class AsyncClient(
                 lasts. Default: the timeout of the client.
 
         Returns:
-            The sequence number of the last message, or None as in `publish` and without messages.
+            The sequence number of the last message. None as in `publish`, or without messages.
 
         Raises:
             UsageError: `messages` is not iterable.
@@ -332,7 +334,7 @@ class AsyncClient(
     ) -> int | None:
         """Publish each value of an Arrow column as one message. See `Client.publish_arrow`.
 
-        If the call raises or is cancelled, earlier messages may be published.
+        If the call raises or is cancelled, some of the messages may be published.
 
         Args:
             topic: Name of the topic or queue.
@@ -343,7 +345,7 @@ class AsyncClient(
             timeout: Longest single wait for free space, as in `publish_batch`.
 
         Returns:
-            The sequence number of the last message, or None as in `publish` and without messages.
+            The sequence number of the last message. None as in `publish`, or without messages.
 
         Raises:
             UsageError: The column does not exist, or `table` has no Arrow data.

@@ -46,14 +46,14 @@ class Command(_Head, frozen=True, kw_only=True):
     """A command as an object, for `execute` and `execute_async`.
 
     It does the same as the client method with its name (`flush`: `publish_flush`). Validation happens at
-    execution. A field that the command does not use raises `BadOption`.
+    execution, which raises `BadOption` for a field that the command does not use.
 
     Args:
         command: `publish`, `delta_publish`, `subscribe`, `sow`, `sow_and_subscribe`, `sow_delete`,
             `unsubscribe`, `pause`, `resume` or `flush`. Other AMPS commands are not supported yet.
         topic: Topic of the command. Subscribes and queries also accept a pattern.
         data: Publishes: the body: bytes unchanged, str as UTF-8, any other object as JSON. sow_delete: the
-            body whose record is deleted.
+            record that a publish of this body would replace.
         expiration: Publishes: lifetime in seconds or text, as in `Client.publish`.
         correlation_id: Publishes: text that subscribers receive with the message.
         sow_key: Publishes: message key.
@@ -62,18 +62,19 @@ class Command(_Head, frozen=True, kw_only=True):
         filter: Subscribes, queries and sow_delete: only messages or records whose content matches this
             expression.
         options: subscribe and queries: options as one string, as in AMPS:
-            `"timestamp,rate=2x,select=[-/,+/b]"`. A subscribe with the only option `pause` or `resume`, and a
-            `sub_id`, pauses or resumes existing subscriptions.
+            `"timestamp,rate=2x,select=[-/,+/b]"`. A subscribe with a `sub_id` and only the option `pause` or
+            `resume` pauses or resumes existing subscriptions.
         sub_id: Id of a subscribe or sow_and_subscribe (None: a generated id). One or more ids of an
             unsubscribe, pause or resume. A pause or resume by `options` also accepts text with ids separated
             by commas.
         depth: subscribe and queries: flow-control credit, in bytes or text (`"2MB"`).
-        until_caught_up: subscribe with a bookmark: end at the last message accepted at the call.
+        until_caught_up: subscribe with a bookmark: end the stream at the last message that the server had
+            accepted at the call.
         level: flush: `"persisted"` (default) or `"processed"`.
         keys: sow and sow_delete: only records with one of these keys.
         order_by: queries: fields to sort by, as in `Client.sow`.
         top_n: queries: largest number of records.
-        skip_n: queries: number of records to skip before them.
+        skip_n: queries: number of records to skip at the start of the result.
         batch_size: queries: number of records per frame.
         query_id: sow: id of the query (None: a generated id).
 

@@ -81,10 +81,10 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
         Args:
             topic: Name of a topic or queue, or a pattern for all topics that match it: `"^orders/"`. A
-                pattern is an unanchored RE2 expression with one of `* + ? [ ] ( ) { } ^ $ \\ |`.
+                pattern is an unanchored RE2 expression with at least one of `* + ? [ ] ( ) { } ^ $ \\ |`.
             filter: Deliver only messages whose content matches this expression: `"/price > 10"`.
             sub_id: Id of the subscription on this connection. None (default): a generated id.
-            on_message: Handler for the messages, called one at a time. It runs on the receive thread
+            on_message: Handler that the client calls for each message in turn. It runs on the receive thread
                 (`Client`) or in a task (`AsyncClient`, where it may be a coroutine function). None
                 (default): read the messages from the returned stream.
             bookmark: Start point of a bookmark subscription. None (default): new messages only.
@@ -100,29 +100,29 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             bookmark_not_found: For a bookmark that the log does not contain, as in `bookmark_subscribe`.
             select: Fields to send: `["-/", "+/symbol"]`. None (default): all.
             replace: Replace the running subscription `sub_id` without loss or duplicates (default False). The
-                old stream keeps its messages and ends as `replaced`. If the call fails, the old one
-                continues.
+                old stream keeps its messages and ends with the `end_reason` `replaced`. If the call fails,
+                the old subscription continues.
             max_backlog: For a queue: number of messages that the subscription may hold unacknowledged
                 (default 1). The server may grant fewer.
-            browse: For a queue: deliver the available messages without consuming them, and end (default
-                False).
-            options: Options as one string, as in AMPS: `"rate=2x,timestamp"`. An option must not be a keyword
-                argument too.
+            browse: For a queue: deliver the available messages without consuming them, then end the stream
+                (default False).
+            options: Options as one string, as in AMPS: `"rate=2x,timestamp"`. Do not pass an option that is
+                also given as a keyword argument.
             depth: Flow-control credit, in bytes or text (`"2MB"`). Default 2 MB, at most 1 GB.
             timeout: Longest wait for the answer of the server, in seconds or text. None: as long as the
                 connection lasts. Default: the timeout of the client.
 
         Returns:
-            The stream of the messages. With `on_message` it delivers no messages, but shows the end of the
-            subscription, and `close` ends it.
+            The stream of the messages. With `on_message` it delivers no messages. It shows the end of the
+            subscription, and its `close` ends the subscription.
 
         Raises:
             BadTopic: The topic name or pattern is invalid.
             BadFilter: The filter is invalid.
             BadOption: An argument or option is invalid, conflicts with another, or is not supported.
             NotAQueue: `max_backlog` or `browse` was given, and `topic` is not a queue.
-            SubscriptionExists: A subscription with this id runs, and `replace` is False. Or its replacement
-                is already pending.
+            SubscriptionExists: A subscription with this id runs, and `replace` is False. Or another call
+                already replaces it.
             LimitReached: A limit of the server was reached.
             NotReady: The server is shutting down, or has too many searches or pending replacements.
             TimedOut: No answer within `timeout`.
@@ -184,9 +184,9 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         Args:
             topic: As in `subscribe`. A pattern skips topics that are not persistent.
             bookmark: The start point. `EPOCH`, `NOW`, or `MOST_RECENT` (the recovery point of `sub_id` in the
-                bookmark store, otherwise EPOCH). Or a bookmark or a list of bookmarks. Or a UTC time
-                (`YYYYmmddTHHMMSS[.ffffff][Z]` or `datetime`): the stream starts after it. Or a range
-                such as `"[20261120T090000:20261120T100000)"`, which ends the stream at its end.
+                bookmark store, or EPOCH if the store has none). Or a bookmark or a list of bookmarks. Or a
+                UTC time (`YYYYmmddTHHMMSS[.ffffff][Z]` or `datetime`): the stream starts after this time. Or
+                a range such as `"[20261120T090000:20261120T100000)"`: the stream ends at its end.
             filter: Deliver only messages whose content matches this expression.
             sub_id: Id of the subscription, and its name in the bookmark store. None (default): a generated
                 id.
@@ -203,7 +203,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             fully_durable: Deliver only messages that are on all synchronous replicas, as in AMPS. Without
                 replication it has no effect (default False).
             bookmark_not_found: For a bookmark that the log does not contain: `"fail"` (default) raises
-                `BookmarkUnknown`, `"now"` and `"epoch"` start there.
+                `BookmarkUnknown`, `"now"` starts at NOW, and `"epoch"` starts at EPOCH.
             select: Fields to send, as in `subscribe`.
             replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
             options: Options as one string, as in `subscribe`.
@@ -218,8 +218,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             BadBookmark: The start point is invalid.
             BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`. Or
                 it does not contain the end of the range.
-            BookmarkExpired: Retention has removed the start or the end. `available` is the first stored
-                bookmark.
+            BookmarkExpired: Retention has removed the start or the end from the log. `available` is the
+                first bookmark in the log.
             TopicNotRecorded: The topic is not persistent.
             ArchiveFailed: The server cannot read its archive.
             StoreError: The bookmark store failed or has no space (`BookmarkStoreFull`).
@@ -274,12 +274,12 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Opened:
-        """Read the stored messages of a topic from a start point, and stop.
+        """Read the stored messages of a topic from a start point. Then the stream ends.
 
-        The stream ends at the last message that the server had accepted at the call, including earlier
-        publishes of this client. A range may end it earlier. If the replay is cut short, iteration raises the
-        error. An end without an error therefore means that everything was read. Messages have a bookmark and
-        a timestamp.
+        The end is the last message that the server had accepted at the call, including earlier publishes of
+        this client. A range may end the stream earlier. If the replay cannot be completed, iteration raises
+        the error. An end without an error therefore means that everything was read. Messages have a bookmark
+        and a timestamp.
 
         Args:
             topic: Name or pattern of the topics, as in `bookmark_subscribe`.
@@ -348,7 +348,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
                 timeout of the client.
 
         Raises:
-            SubscriptionUnknown: One of the subscriptions does not exist. None was ended.
+            SubscriptionUnknown: One of the subscriptions does not exist. The call ended none of them.
             BadOption: The timeout is invalid.
             UsageError: The call has no id, or an id is not text.
             TimedOut: No answer within `timeout`.
@@ -366,8 +366,9 @@ class ReadCalls(ABC, Generic[Opened, Done]):
     def pause(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
         """Pause bookmark subscriptions with one command. They keep their positions.
 
-        Messages that the server sent before still arrive. New messages are not lost: the subscription reads
-        them from the log after `resume`. On the receive thread the call does not wait for the server.
+        Messages that the server had already sent still arrive. New messages are not lost: the subscription
+        reads them from the log after `resume`. On the receive thread (in a handler of a blocking client) the
+        call does not wait for the server.
 
         Args:
             sub_ids: Ids of the subscriptions.
@@ -375,9 +376,9 @@ class ReadCalls(ABC, Generic[Opened, Done]):
                 timeout of the client.
 
         Raises:
-            SubscriptionUnknown: One of the subscriptions does not exist. None was changed.
-            BadOption: One of them is not a bookmark subscription. None was changed. Or the timeout is
-                invalid.
+            SubscriptionUnknown: One of the subscriptions does not exist. The call changed nothing.
+            BadOption: One of them is not a bookmark subscription, and the call changed nothing. Or the
+                timeout is invalid.
             UsageError: The call has no id, or an id is not text.
             TimedOut: No answer within `timeout`.
             Disconnected: The client is not connected, or the connection was lost.
@@ -391,10 +392,10 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         return self._name("pause", sub_ids, timeout)
 
     def resume(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
-        """Resume paused subscriptions with one command. It has no effect on running subscriptions.
+        """Resume paused subscriptions with one command. Running subscriptions do not change.
 
         Up to 256 subscriptions at the same position and with the same rate are replayed together. Until they
-        have caught up, the server delivers their messages, also to handlers, in log order across all of them.
+        have caught up, their streams or handlers receive the messages in log order across all subscriptions.
 
         Args:
             sub_ids: Ids of the subscriptions.
@@ -402,7 +403,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
                 timeout of the client.
 
         Raises:
-            SubscriptionUnknown: One of the subscriptions does not exist. None was changed.
+            SubscriptionUnknown: One of the subscriptions does not exist. The call changed nothing.
 
         All other errors: see `pause`.
 
@@ -428,7 +429,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             `end_reason` `complete`.
 
         Raises:
-            BadOption: The command is unknown or unsupported, or does not use one of the fields.
+            BadOption: The command is unknown or unsupported, or has a field that it does not use.
             UsageError: `command` is not a `Command`, or a required field is missing.
 
         All other errors: see the method of the command.
@@ -453,10 +454,10 @@ class ReadCalls(ABC, Generic[Opened, Done]):
                 timeout of the client.
 
         Returns:
-            The stream, as `execute` returns it. It delivers no messages.
+            The stream, as `execute` returns it, but without messages: the handler receives them.
 
         Raises:
-            BadOption: The command is unknown or unsupported, or does not use one of the fields.
+            BadOption: The command is unknown or unsupported, or has a field that it does not use.
             UsageError: `command` is not a `Command`, or a required field is missing.
 
         All other errors: see the method of the command.

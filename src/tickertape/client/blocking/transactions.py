@@ -22,8 +22,8 @@ class ClientTransaction(TransactionBase):
     """Messages that become visible atomically. `Client.transaction` creates it.
 
     The end of its `with` block commits it. An exception in the block aborts it, unless the outcome of an
-    earlier commit is unknown (`uncertain`): then `commit` can be called again. `result` is the result of the
-    commit, or None.
+    earlier commit is unknown (`uncertain`). In that case you can call `commit` again. `result` is the result
+    of the commit, or None before it.
 
     Example:
         >>> with client.transaction() as transaction:
@@ -39,8 +39,8 @@ class ClientTransaction(TransactionBase):
     def commit(self, *, timeout: Timeout = DEFAULT) -> CommittedTransaction:
         """Publish the messages atomically and wait until they are persisted.
 
-        Several threads may call it: one commits, and the others wait for its result. A committed transaction
-        returns its `result`. An `HAClient` retries after a lost connection.
+        Several threads may call it: one commits, and the others wait for its result. For a committed
+        transaction the call returns `result` again. An `HAClient` retries after a lost connection.
 
         After `TimedOut`, `Disconnected`, `Closed`, `TransactionBusy` and `LimitReached` the outcome may be
         unknown (`uncertain`). Call `commit` again, or commit another transaction with the same name and
