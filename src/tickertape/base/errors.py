@@ -307,7 +307,7 @@ class JournalError(TickertapeError):
 
 
 class NotAJournal(JournalError):
-    """Directory that is not a journal: it has files but no identity, or is missing and may not be created."""
+    """Data directory without a journal: it has other files, or it is new or missing and `create = false`."""
 
 
 class JournalLocked(JournalError):

@@ -54,9 +54,10 @@ class AsyncClient(
     the blocking `Client`. A call can be cancelled at any time: the client stays usable, and the answer to the
     cancelled call is dropped.
 
-    `async with` connects, logs on, and closes at the end. `connect` connects explicitly. The client belongs
-    to the event loop on which it connected. It does not reconnect automatically. Await `connect` again, for
-    example in the disconnect handler, or use `AsyncHAClient`. It cannot be used in a forked child.
+    `async with` connects the client, and closes it at the end of the block. Or await `connect` and `close`.
+    The client belongs to the event loop on which it connected. It does not reconnect automatically. Await
+    `connect` again, for example in the disconnect handler, or use `AsyncHAClient`. It cannot be used in a
+    forked child.
 
     Args:
         name: The client name. It determines the publisher id: the same name has the same id on every server.
@@ -68,9 +69,9 @@ class AsyncClient(
         token: Access token of the server, instead of a password. The client sends it to another machine only
             with TLS.
         tls: Certificates for a `tls://` address. None (default): the trusted CAs of the system.
-        publish_store: Keeps messages until they are persisted. See `Client`. None (default): no store.
-        bookmark_store: Records delivered and discarded messages of bookmark subscriptions. See `Client`. None
-            (default): no store.
+        publish_store: Store that keeps messages until they are persisted. See `Client`. None (default): none.
+        bookmark_store: Store that records delivered and discarded messages of bookmark subscriptions. See
+            `Client`. None (default): none.
         timeout: Default timeout of all calls, in seconds or text (`"500ms"`). Default 10 seconds. None: wait
             as long as the connection lasts.
 
@@ -156,8 +157,8 @@ class AsyncClient(
         Args:
             handler: A function or coroutine function, called as `handler(client)` once per lost connection,
                 in its own task, one call at a time. It may await `connect`. If another connection took over
-                the client name, `connect` raises `NameInUse` in the handler: otherwise the two clients would
-                disconnect each other for ever. None: no handler (the default of a client).
+                the client name, `connect` raises `NameInUse` in the handler, because the two clients would
+                otherwise disconnect each other for ever. None: no handler (the default of a client).
 
         Example:
             >>> client.set_disconnect_handler(lambda client: client.connect())
@@ -349,7 +350,7 @@ class AsyncClient(
 
         Raises:
             UsageError: The column does not exist, or `table` has no Arrow data.
-            BadMessage: The column has another type, nulls or invalid offsets.
+            BadMessage: The column has an unsupported type, nulls or invalid offsets.
 
         All other errors: see `Client.publish`.
 

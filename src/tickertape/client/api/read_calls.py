@@ -395,7 +395,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         """Resume paused subscriptions with one command. Running subscriptions do not change.
 
         Up to 256 subscriptions at the same position and with the same rate are replayed together. Until they
-        have caught up, their streams or handlers receive the messages in log order across all subscriptions.
+        have caught up, their messages arrive, also at handlers, in log order across these subscriptions.
 
         Args:
             sub_ids: Ids of the subscriptions.

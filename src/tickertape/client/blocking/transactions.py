@@ -99,7 +99,7 @@ class ClientTransaction(TransactionBase):
 
         Raises:
             UsageError: The transaction was committed, or the outcome of its commit is unknown.
-            TimedOut: Another thread is committing it.
+            TimedOut: Another thread did not finish its commit within `timeout`.
             BadOption: The timeout is invalid.
 
         Example:

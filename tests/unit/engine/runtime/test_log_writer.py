@@ -20,7 +20,10 @@ def publish(world: EngineWorld, first: int, count: int = 1) -> str:
     stamped = MessageBatch.parse(merge((batch,), (Stamp(peer.logged_on.publisher, first, 0),)).encode())
     peer.send(Publish(frame=1, sequenced=True), stamped)
     world.settle()
-    return "" if peer.goodbye is None else peer.goodbye.code
+    if peer.goodbye is None:
+        return ""
+    assert peer.goodbye.text.endswith("Use another client name with a fresh publish store.")
+    return peer.goodbye.code
 
 
 def test_publish_up_to_the_last_sequence_that_a_client_accepts_is_stored() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.journal.format.segment import CONTROL_TOPIC
-from tickertape.wire.commands import Ack, Publish
+from tickertape.wire.commands import Ack, Publish, Rejected
 
 RECORDED = frozenset({"orders", "^fx/", "control$"})
 
@@ -40,6 +41,11 @@ def test_control_topic_is_not_recorded_by_a_pattern() -> None:
     assert not world.broker.catalog.recorded(CONTROL_TOPIC)
 
 
+def _rejection(peer: Peer) -> str:
+    (text,) = [command.text for command, _ in peer.received if isinstance(command, Rejected)]
+    return text
+
+
 def test_frame_with_recorded_and_unrecorded_topics_is_refused() -> None:
     world = EngineWorld(4, recorded=RECORDED)
     peer = world.connect("p")
@@ -50,7 +56,16 @@ def test_frame_with_recorded_and_unrecorded_topics_is_refused() -> None:
     peer.send(Publish(frame=1, sequenced=False), MessageBatch.parse(builder.build(0).encode()))
     world.settle()
     assert world.broker.statistics.refused == {"bad_topic": 1}
+    assert _rejection(peer).endswith("Send a separate frame for each kind.")
     assert not world.log()
+
+
+def test_sequenced_frame_with_an_unrecorded_topic_is_refused() -> None:
+    world = EngineWorld(4, recorded=RECORDED)
+    peer = world.connect("p")
+    peer.publish("elsewhere", [b"1"])
+    world.settle()
+    assert _rejection(peer).endswith("Send messages of such topics without sequences.")
 
 
 @pytest.mark.behaviour(13)

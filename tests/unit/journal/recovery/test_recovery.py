@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -330,6 +330,17 @@ def test_recovery_of_each_documented_state_has_the_documented_outcome(row: Row) 
     disk.close_all()
     again = Driver(disk)
     assert messages_in(again.journal, disk) == (EVERYTHING if row.kept else [])
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [({"journal_id": bytes(16)}, "belongs to another journal"), ({"number": 7}, "has segment number 7")],
+)
+def test_segment_of_another_journal_or_number_is_refused_with_the_cause(
+    change: dict[str, Any], cause: str
+) -> None:
+    with pytest.raises(WrongJournal, match=rf"{cause}\. Move the file"):
+        Driver(disk_with(files(active=relinked(ACTIVE_DATA, **change))))
 
 
 def _nothing_is_deleted(before: Files, after: Files) -> None:
