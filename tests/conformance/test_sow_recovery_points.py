@@ -136,7 +136,7 @@ def test_load_from_a_topic_without_recovery_points_raises(points: tt.Client) -> 
         tt.MemoryBookmarkStore(tt.SowRecoveryPointAdapter(points, "risk", topic="orders"))
     for wrong in (7, "x", None, "20200101T000000", "1|"):
         points.publish("points", {"clientName": "risk", "subId": "s", "bookmark": wrong})
-        with pytest.raises(tt.StoreCorrupt, match="is not one"):
+        with pytest.raises(tt.StoreCorrupt, match="is not a recovery point"):
             tt.MemoryBookmarkStore(tt.SowRecoveryPointAdapter(points, "risk", topic="points"))
     points.publish("points", {"clientName": "risk", "subId": 7, "bookmark": "1|1|"})
     with pytest.raises(tt.StoreCorrupt):

@@ -68,7 +68,7 @@ def test_encode_frame_uses_a_given_batch_checksum_unchecked() -> None:
 
 
 def test_encode_frame_rejects_an_oversized_header() -> None:
-    with pytest.raises(FrameTooLarge, match="Cannot encode Goodbye: without a batch"):
+    with pytest.raises(FrameTooLarge, match="Cannot encode Goodbye: its header"):
         encode_frame(Goodbye(code="", text="x" * header_bytes_max))
 
 

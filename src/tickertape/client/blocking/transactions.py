@@ -53,7 +53,7 @@ class ClientTransaction(TransactionBase):
 
         Returns:
             The result, with `name`, `message_count`, `bookmark` (of the last message), and `repeated`: True
-            if an earlier commit had this name, so that this one published nothing.
+            if an earlier commit had this name, so that this commit published nothing.
 
         Raises:
             TimedOut: No answer within `timeout`. The outcome may be unknown.
