@@ -55,6 +55,7 @@ def test_deltas_of_a_frame_are_bounded() -> None:
     world.settle()
     assert world.records("orders") == {_ENCODE(1): body(1, v=len(deltas) - 1)}
     send(other, [*deltas, deltas[0]], deltas=range(len(deltas) + 1))
+    world.settle()
     assert other.goodbye is not None
     assert other.goodbye.code == "bad_batch"
 
