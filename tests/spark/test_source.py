@@ -160,10 +160,7 @@ def test_limit_stops_a_read_early_without_an_error(load: Load, rows: list[Row]) 
         ({"servers": "UNUSED"}, "Disconnected: Cannot read: no server answered. Cannot connect to 'UNUSED'"),
         ({"topic": "elsewhere"}, "TopicNotRecorded: Cannot replay topic 'elsewhere'"),
         ({"startingBookmark": "1|1|"}, "BookmarkUnknown: Cannot find the bookmark '1|1|' in the log"),
-        (
-            {"endingBookmark": "1|1|"},
-            "BookmarkUnknown: Cannot find the end of the range in the log",
-        ),
+        ({"endingBookmark": "1|1|"}, "BookmarkUnknown: Cannot find the end bookmark '1|1|' in the log"),
         (
             {"startingBookmark": "soon"},
             "BadBookmark: Invalid option startingBookmark: Invalid start point 'soon'",

@@ -84,8 +84,8 @@ def location_of(location: str, options: Mapping[str, str] | None = None) -> Arch
         return ArchiveLocation(location.rstrip("/"), given)
     if given:
         raise BadOption(
-            f"Cannot use storage options: {location!r} is a directory, and they are for object stores. "
-            "Remove them."
+            f"Cannot use storage options: {location!r} is a directory, and storage options are for object "
+            "stores. Remove them."
         )
     path = unquote(location[len(scheme[0]) :]) if scheme else location
     if scheme and not path.startswith("/"):
@@ -142,7 +142,7 @@ def check_files(place: ArchiveLocation, sizes: Mapping[str, int]) -> None:
     except Exception as error:  # from the system, Arrow or delta-rs
         raise ArchiveFailed(
             f"Cannot check the files of archive {place.location!r}: {said(error).rstrip('.')}. Check the "
-            "location and its access."
+            "location and your access to it."
         ) from error
     for (path, size), info in zip(sizes.items(), infos, strict=True):
         if info.type != fs.FileType.File:

@@ -98,7 +98,7 @@ def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
         ):
             raise UsageError(f"Invalid indices. Use increasing indices from 0 to {batch.count - 1}.")
     if not len(indices):
-        raise UsageError("Cannot select no messages: a batch has at least one message.")
+        raise UsageError("Cannot select messages: the selection is empty. Select at least one message.")
     return _take(batch, indices)
 
 
@@ -390,7 +390,7 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
     Raises `MessageTooLarge` if all bodies together have 2 GiB or more.
     """
     if not batches:
-        raise UsageError("Cannot merge without a batch. Pass at least one.")
+        raise UsageError("Cannot merge batches: the list is empty. Pass at least one batch.")
     if stamps is None and len(batches) == 1:
         return batches[0]
     if stamps is not None and len(batches) == len(stamps) == 1:
@@ -451,7 +451,7 @@ def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> by
         return b"".join([b._table[HEADER_BYTES : HEADER_BYTES + RUN_BYTES * b.run_count] for b in batches])
     if len(stamps) != len(batches):
         raise UsageError(
-            f"Cannot merge {len(batches)} batches with {len(stamps)} stamps. Pass one per batch."
+            f"Cannot merge {len(batches)} batches with {len(stamps)} stamps. Pass one stamp per batch."
         )
     if any(b.run_count != 1 for b in batches):
         raise UsageError("Cannot merge a batch of several runs with stamps. Pass batches of one run each.")
@@ -566,7 +566,8 @@ def with_bodies(
     """
     if len(bodies) != batch.count:
         raise UsageError(
-            f"Cannot use {len(bodies)} bodies for a batch of {batch.count} messages. Pass one each."
+            f"Cannot use {len(bodies)} bodies for a batch of {batch.count} messages. "
+            "Pass one body per message."
         )
     lengths = np.fromiter(map(len, bodies), np.int64, len(bodies))
     check_body_bytes(int(lengths.sum()))

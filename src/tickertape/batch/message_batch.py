@@ -86,9 +86,10 @@ class _Lazy(Generic[T]):
 class MessageBatch:
     """Immutable table of messages. `len(batch)` is the number of messages. Iteration yields `Message`s.
 
-    `parse` creates one from bytes. `tickertape.batch` has functions that build, merge and select. Arrays are
-    read-only numpy views on the encoding. Message indices are 0 to `count - 1`. A run is a group of
-    consecutive messages of one publisher with one timestamp and one checksum.
+    `parse` creates a batch from bytes. `tickertape.batch` has functions that build and merge batches, and
+    select messages of a batch. Attributes such as `sequences` are read-only numpy arrays. Message indices are
+    0 to `count - 1`. A run is a group of consecutive messages of one publisher with one timestamp and one
+    checksum.
     """
 
     count: int
@@ -136,10 +137,10 @@ class MessageBatch:
 
     @staticmethod
     def parse(buffer: Buffer) -> MessageBatch:
-        """Parse the batch that fills `buffer`, as views on it.
+        """Parse the batch that fills `buffer`. The result consists of views on the buffer.
 
-        A buffer whose address is not a multiple of 8 is copied. The structure is validated, but not the
-        checksums (see `verify`). The memory must not change while the batch exists. Raises `BadBatch`.
+        A buffer whose address is not a multiple of 8 is copied. The call validates the structure, but not the
+        checksums (see `verify`). The buffer must not change while the batch exists. Raises `BadBatch`.
         """
         source, count, run_count, head_bytes, body_bytes, columns, topics, places = check(buffer)
         batch = MessageBatch(count, run_count, head_bytes, body_bytes, columns, topics, places)
@@ -410,7 +411,7 @@ class MessageBatch:
         return bodies_between(self, 0, self.count)
 
     def body(self, i: int) -> bytes:
-        """Return the body of message `i`. Raises `IndexError` outside the batch."""
+        """Return the body of message `i`. Raises `IndexError` for an index outside the batch."""
         if not 0 <= i < self.count:
             raise IndexError(f"Invalid message index {i}. Use 0 to {self.count - 1}.")
         return bytes(self.bodies[self.offsets[i] : self.offsets[i + 1]])
@@ -481,9 +482,9 @@ class MessageBatch:
 
         Args:
             columns: Names of the columns, in order. Default: `topic` (dictionary of strings), `publisher` and
-                `sequence` (uint64), `timestamp` (microseconds, UTC) and `data` (binary). Others are
-                `expiration_ms` (int64), `correlation_id` and `sow_key` (string), null for messages without
-                one, and `kind` (uint8, 1 = control record).
+                `sequence` (uint64), `timestamp` (microseconds, UTC) and `data` (binary). Other columns:
+                `expiration_ms` (int64), `correlation_id` and `sow_key` (string), which are null for messages
+                without the value, and `kind` (uint8, 1 = control record).
 
         Raises:
             UsageError: A column is unknown.
@@ -497,8 +498,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     """One message. `data` is its body as bytes. All other values are looked up in its batch.
 
     Messages compare by identity. A message keeps its whole batch in memory: keep only `data` to save memory.
-    A pickled copy has only the one message. You can read its values, but not discard or acknowledge it
-    (`UsageError`).
+    A pickled copy has a batch of only this message. You can read the values of the copy, but not discard or
+    acknowledge it (`UsageError`).
 
     Example:
         >>> with client.subscribe("orders") as stream:
@@ -526,7 +527,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def underlying_topic(self) -> str:
-        """Topic the message was published to, also for a message from a queue."""
+        """Topic to which the message was published, also for a message from a queue."""
         return self.batch.topic(self.index)
 
     @property
@@ -547,17 +548,17 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def query_id(self) -> str | None:
-        """Id of the query, for its records and their `group_begin` and `group_end`, otherwise None."""
+        """Id of the query for a record, `group_begin` or `group_end`. None for a published message."""
         context = self.batch.context
         return None if context is None or context.command == "publish" else context.sub_id
 
     @property
     def bookmark(self) -> str | None:
-        """Bookmark (`publisher|sequence|`) of a message from a bookmark subscription or a queue, otherwise
-        None.
+        """Bookmark (`publisher|sequence|`) of a message from a bookmark subscription, a queue or a query,
+        otherwise None.
 
-        A record of a query has the bookmark of its message. `group_begin` and `group_end` have the bookmark
-        of the last message before the result.
+        A record has the bookmark of the message that last changed the record. `group_begin` and `group_end`
+        have the bookmark of the last message that the result includes.
         """
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):
@@ -577,12 +578,12 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def publisher(self) -> str:
-        """Publisher id as a decimal number."""
+        """Publisher id, a decimal number as text."""
         return str(self.batch.publisher(self.index))
 
     @property
     def sequence(self) -> int:
-        """Sequence number of the message among those of its publisher."""
+        """Sequence number of the message among the messages of its publisher."""
         return self.batch.sequence(self.index)
 
     @property
@@ -594,14 +595,15 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def sow_key(self) -> str | None:
         """Message key set by the publisher, or None.
 
-        Records and messages of `Client.sow` and `Client.sow_and_subscribe` have the key of their record. The
-        client computes a generated key at each access.
+        Records and messages of `Client.sow` and `Client.sow_and_subscribe` have the key of their record,
+        unless `select` omits a key field. If the keys come from fields of the body, the client computes the
+        key at each access, always with the same result.
         """
         return sow_key_of(self.batch, self.index)
 
     @property
     def expiration(self) -> int | None:
-        """Lifetime in a queue, or of the record, in milliseconds, set by the publisher, or None. It starts
+        """Lifetime of the queue message or record in milliseconds, set by the publisher, or None. It starts
         when the server accepts the message."""
         return self.batch.expiration(self.index)
 
@@ -632,11 +634,11 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         """Acknowledge the message: it is processed and leaves its queue.
 
         Any thread and any handler may call this. The call does not wait for an answer, and a second call has
-        no effect. The client sends the acknowledgement at once. With an `ack_batch_size` above 1, it collects
-        acknowledgements and sends them together.
+        no effect. By default, the client sends each acknowledgement at once. With an `ack_batch_size` above
+        1, it collects acknowledgements and sends them together.
 
-        A publish store keeps and resends the acknowledgement, as it does with published messages. Without a
-        publish store, a lost connection loses the acknowledgement, and the message is redelivered.
+        A publish store keeps and resends acknowledgements like published messages. Without a publish store,
+        an acknowledgement can be lost with the connection. The server then redelivers the message.
 
         Raises:
             UsageError: The message is not from a queue, or was only browsed.
@@ -661,14 +663,15 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         self._settle("cancel")
 
     def expire(self) -> None:
-        """Reject the message: it leaves its queue unprocessed, to the dead-letter topic if the queue has one.
+        """Reject the message: the server removes it from its queue, and publishes it to the dead-letter topic
+        if the queue has one.
 
         The client sends this at once. No effect in an at-most-once queue. Raises the errors of `ack`.
         """
         self._settle("expire")
 
     def extend(self, seconds: float | str) -> None:
-        """Set the end of the lease to `seconds` from now, later or earlier than before.
+        """Set the end of the lease to `seconds` from now. This extends or shortens the lease.
 
         The client sends this at once. No effect in an at-most-once queue, and on a lease without an end.
 

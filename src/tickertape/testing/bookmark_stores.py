@@ -30,14 +30,14 @@ def check_bookmark_store(
 ) -> None:
     """Check a bookmark store. Raise `AssertionError` with the first violated requirement.
 
-    The check does not cover power loss, disk errors, full stores, `adapter` and speed.
+    The check does not cover power loss, disk errors, full stores, `adapter` or speed.
 
     Args:
         open_store: `open_store(name)` returns the store `name`. It creates a new store, or reopens the store
             if an earlier call used this name.
-        survives_restart: False for a store that knows nothing after a restart. Default True.
-        filters_after_restart: False for a store that knows only recovery points after a restart. Default
-            True.
+        survives_restart: False for a store that is empty after a restart of the process. Default True.
+        filters_after_restart: False for a store that has only recovery points after a restart of the process.
+            Default True.
         killed: For a store that survives a kill of the process. `killed(store)` simulates the kill: it
             releases locks and files as the operating system would, and writes nothing. Use
             `lambda store: None` for a store that can be opened twice in a process. Default None: no kill, so

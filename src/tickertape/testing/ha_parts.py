@@ -23,9 +23,9 @@ ROUNDS = 50
 def check_server_chooser(make: Callable[[], ServerChooser]) -> None:
     """Check a server chooser. Raise `AssertionError` with the first violated requirement.
 
-    The check does not cover the order of servers. A chooser may run out of servers. It may also stay on a
-    failing server, because that may be its only one. Test with `report_failure` whether your chooser moves
-    on as you want.
+    The check does not cover the order of servers. It accepts a chooser that runs out of servers, or that
+    stays on a failing server, which may be its only one. Test yourself, with `report_failure`, that your
+    chooser moves to the next server as you want.
 
     Args:
         make: Returns a new chooser with at least one server.
@@ -57,8 +57,8 @@ def check_delay_strategy(make: Callable[[], DelayStrategy], *, gives_up: bool = 
 
     Args:
         make: Returns a new strategy.
-        gives_up: True for a strategy that must return None within 50 calls that are one hour apart. After
-            `reset` it must start again. Default False.
+        gives_up: True for a strategy that must return None within 50 calls whose `mono` values are one hour
+            apart. Default False.
 
     Example:
         >>> check_delay_strategy(lambda: tt.FixedDelayStrategy(1))
@@ -77,8 +77,8 @@ def check_subscription_manager(make: Callable[[], SubscriptionManager], *, survi
     """Check a subscription manager. Raise `AssertionError` with the first violated requirement.
 
     Args:
-        make: Returns a new, empty manager. With `survives=True`, all calls after the first return the manager
-            as after a restart of the process, with handlers for all stored subscriptions.
+        make: Returns a new, empty manager. With `survives=True`, only the first call does. Each later call
+            returns the manager as after a restart of the process, with handlers for all stored subscriptions.
         survives: Whether subscriptions survive the end of the process. Default False.
 
     Example:

@@ -64,9 +64,10 @@ def encode_delete(delete: SowDelete) -> bytes:
     _check(delete)
     try:
         body = _ENCODE(delete)
-    except UnicodeEncodeError:
+    except UnicodeEncodeError as error:
         raise BadCommand(
-            "Cannot delete records: a topic, key or filter is not valid Unicode. Correct the text."
+            f"Cannot delete records: the text {shown(str(error.object))} is not valid Unicode. "
+            "Correct the text."
         ) from None
     _check_size(body)
     return body
@@ -85,7 +86,8 @@ def decode_delete(body: bytes) -> SowDelete:
         delete = _DECODE(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadCommand(
-            f"Cannot delete records: the body is invalid, {shown(str(error))}. Update the older side."
+            f"Cannot delete records: the body is invalid, {shown(str(error))}. Update the client or "
+            "the server, whichever is older."
         ) from None
     _check(delete)
     return delete
@@ -129,11 +131,13 @@ def decode_marks(marks: bytes, count: int) -> RecordMarks:
 def _check(delete: SowDelete) -> None:
     check_keys(delete.keys, delete.canonical)
     by_key = bool(delete.keys or delete.canonical)
-    count = by_key + (delete.filter is not None) + (delete.data is not None)
-    if count != 1:
+    with_filter, with_data = delete.filter is not None, delete.data is not None
+    if by_key + with_filter + with_data != 1:
+        given = {"keys": by_key, "filter": with_filter, "data": with_data}
+        found = [name for name, present in given.items() if present]
         raise BadCommand(
-            f"Cannot delete records of {shown(delete.topic)}: the delete has {count} of keys, filter and "
-            "data. Use exactly one."
+            f"Cannot delete records of {shown(delete.topic)}: the delete has "
+            f"{' and '.join(found) or 'no keys, filter or data'}. Use exactly one of keys, filter and data."
         )
     if delete.filter is not None:
         size = len(delete.filter.encode("utf-8", "surrogatepass"))

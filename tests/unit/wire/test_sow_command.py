@@ -51,20 +51,20 @@ FILTER, DATA = {"filter": "/a = 1"}, {"data": b"{}"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "count"),
+    ("fields", "found"),
     [
-        ({}, 0),
-        (KEYS | FILTER, 2),
-        (KEYS | DATA, 2),
-        (CANONICAL | FILTER, 2),
-        (FILTER | DATA, 2),
-        (KEYS | FILTER | DATA, 3),
+        ({}, "no keys, filter or data"),
+        (KEYS | FILTER, "keys and filter"),
+        (KEYS | DATA, "keys and data"),
+        (CANONICAL | FILTER, "keys and filter"),
+        (FILTER | DATA, "filter and data"),
+        (KEYS | FILTER | DATA, "keys and filter and data"),
     ],
 )
-def test_delete_without_exactly_one_selection_is_refused(fields: dict[str, object], count: int) -> None:
+def test_delete_without_exactly_one_selection_is_refused(fields: dict[str, object], found: str) -> None:
     reason = (
-        rf"^Cannot delete records of 'positions': the delete has {count} of keys, filter and data\. "
-        r"Use exactly one\.$"
+        rf"^Cannot delete records of 'positions': the delete has {found}\. "
+        r"Use exactly one of keys, filter and data\.$"
     )
     with pytest.raises(BadCommand, match=reason):
         decode_delete(body(**fields))

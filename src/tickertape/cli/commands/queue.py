@@ -301,7 +301,7 @@ def requeue(
         left = counted(moved.unlabelled, "message")
         raise Failure(
             f"Cannot requeue {left} of {shown(name)}: the original topic is unknown. Pass "
-            "--to TOPIC to name one."
+            "a topic with --to TOPIC."
         )
 
 

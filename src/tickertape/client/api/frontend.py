@@ -32,7 +32,7 @@ class StrictAttributes:
         if not (name.startswith("_") or hasattr(kind, name)):
             near = near_name(name, [one for one in dir(kind) if is_settable(kind, one)], likeness=0.8)
             if near or kind.__module__.startswith("tickertape."):
-                hint = f" Did you mean {near!r}?" if near else ""
+                hint = f" Did you mean {near!r}?" if near else " Use a documented attribute."
                 raise AttributeError(f"Cannot set {name!r}: {kind.__name__} has no such attribute.{hint}")
         super().__setattr__(name, value)
 
@@ -122,8 +122,8 @@ class ClientFrontend(StrictAttributes):
 
         Both sides send at least one frame per interval, on this connection and on later ones. The server
         closes the connection after two intervals without data from this client. The client closes it, with
-        the reason `HeartbeatMissed`, after `idle` without data from the server. Received but unprocessed data
-        counts, so a slow handler does not end the connection.
+        the reason `HeartbeatMissed`, after the time `idle` without data from the server. Data counts as
+        soon as it arrives, so a slow handler does not end the connection.
 
         Args:
             interval: Seconds or text (`"5s"`), 0.1 to 3,600 seconds. None: no heartbeats (the default of a
@@ -132,7 +132,8 @@ class ClientFrontend(StrictAttributes):
 
         Raises:
             BadOption: An interval is invalid.
-            UsageError: An HA client is connected or connecting. Call it earlier, or pass `heartbeat`.
+            UsageError: An HA client is connected or connecting. Call this before `connect_and_logon`, or pass
+                `heartbeat` to the class.
             Forked: The process is a forked child.
 
         Example:
@@ -141,17 +142,17 @@ class ClientFrontend(StrictAttributes):
         self._driver.set_heartbeat(interval, idle)
 
     def set_ack_conflation(self, interval: float | str | None) -> None:
-        """Request at most one persisted acknowledgement per interval, from the next logon on.
+        """Request at most one publish acknowledgement per interval, from the next logon on.
 
         Fewer acknowledgements reduce the cost for a publisher of large batches (`publish_batch`). They do not
-        help `publish`: without an interval, messages collect into larger frames while an acknowledgement is
-        due. With an interval, each is sent as soon as earlier frames are written, in small frames. A publish
-        store keeps messages for up to one interval longer, unless it is full.
-        `publish_flush` does not wait for the interval.
+        help `publish`. Without an interval, `publish` collects messages into larger frames while the client
+        waits for an acknowledgement. With an interval, the client sends messages in small frames, as soon as
+        earlier frames are written. A publish store keeps messages for up to one interval longer, unless it is
+        full. `publish_flush` does not wait for the interval.
 
         Args:
-            interval: Seconds or text (`"100ms"`), 1 ms to one day. None: one acknowledgement per commit (the
-                default of a client).
+            interval: Seconds or text (`"100ms"`), 1 ms to one day. None: one acknowledgement per group commit
+                of the server (the default of a client).
 
         Raises:
             BadOption: The interval is invalid.
@@ -162,12 +163,12 @@ class ClientFrontend(StrictAttributes):
         self._driver.logon.set_ack_conflation(interval)
 
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
-        """Set the listener for exceptions of handlers, and for errors without a waiting caller.
+        """Set the listener for exceptions of handlers, and for other errors that no call can raise.
 
         Args:
             listener: Called as `listener(exception)` on the thread (or event loop) where the error occurred.
-                It must not block. None: log them with the logger `tickertape.client` (the default of a
-                client).
+                It must not block. None: log the exceptions with the logger `tickertape.client` (the default
+                of a client).
 
         Example:
             >>> errors = []
@@ -196,10 +197,10 @@ class ClientFrontend(StrictAttributes):
         """Add a listener for changes of the connection state.
 
         Args:
-            listener: Called as `listener(state)` with each `ConnectionState`, in order, and before the
-                disconnect handler. It runs on the thread (or event loop) that detects the change, must not
-                block, and its exceptions go to the exception listener. A listener that is added twice is
-                called once.
+            listener: Called as `listener(state)` with each `ConnectionState`, in order. After a lost
+                connection, it is called before the disconnect handler. It runs on the thread (or event loop)
+                that detects the change, must not block, and its exceptions go to the exception listener. A
+                listener that is added twice is called once per change.
 
         Raises:
             UsageError: `listener` is not callable.

@@ -69,7 +69,8 @@ class HAFrontend(ClientFrontend):
 
     @classmethod
     def memory_backed(cls, name: str, **options: Any) -> Self:
-        """Create a client with stores in memory, which survive a lost connection but not the process.
+        """Create a client with stores in memory, which survive a lost connection but not the end of the
+        process.
 
         Args:
             name: The client name.
@@ -101,7 +102,7 @@ class HAFrontend(ClientFrontend):
             options: All other parameters of the class, such as `servers`.
 
         Raises:
-            StoreLocked: Another process uses one of the stores.
+            StoreLocked: Another process or store uses one of the paths.
             StoreOwnerMismatch: A store belongs to another client name.
             StoreError: Another error of a store, such as `StoreFailed` or `StoreCorrupt`.
             BadName: The client name is invalid.

@@ -50,7 +50,7 @@ class TransactionBase:
 
     @property
     def result(self) -> CommittedTransaction | None:
-        """The result of the commit, or None before it."""
+        """The result of the commit, or None before the commit."""
         return self._buffer.result
 
     @property
@@ -60,7 +60,7 @@ class TransactionBase:
 
     @property
     def uncertain(self) -> bool:
-        """Whether a commit has no answer, so that its outcome is unknown. Call `commit` again."""
+        """Whether a commit got no answer, so that its outcome is unknown. If so, call `commit` again."""
         return self._buffer.uncertain
 
     def publish(
@@ -99,7 +99,7 @@ class TransactionBase:
         )
 
     def publish_batch(self, topic: str, messages: Iterable[object]) -> None:
-        """Add many messages. After an error, some or none of the messages before it are added.
+        """Add many messages. If the call raises, the transaction may have some of the messages.
 
         Args:
             topic: Name of the topic.
@@ -119,7 +119,7 @@ class TransactionBase:
     def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> None:
         """Add each value of an Arrow column, as `Client.publish_arrow` does.
 
-        After an error, some or none of the values before it are added.
+        If the call raises, the transaction may have some of the values.
 
         Args:
             topic: Name of the topic.
@@ -128,7 +128,7 @@ class TransactionBase:
 
         Raises:
             UsageError: The column does not exist, or `table` has no Arrow data.
-            BadMessage: The column has another type, nulls or invalid offsets.
+            BadMessage: The column has an unsupported type, nulls or invalid offsets.
 
         All other errors: see `publish`.
 
@@ -195,19 +195,20 @@ class TransactionCalls(Generic[Made]):
         """Create a transaction: its messages become visible atomically with its commit.
 
         The call does not wait. Do not await it on `AsyncClient`. Use the result in a `with` block
-        (`async with`), or call its `commit`.
+        (`async with` on `AsyncClient`), or call its `commit`.
 
         Args:
             name: Idempotency key of at most 255 bytes. A second commit under a committed name publishes
                 nothing. The server remembers up to 16,384 names per publisher, and 131,072 in total. None
                 (default): a unique name.
-            publisher: Client name of the publisher of the messages, which determines their publisher id. Each
-                publisher has its own transaction names. Default: the name of this client.
-            space: Series of numbered transactions, such as the batches of one Spark query. Their names are
-                increasing decimal numbers (`"1"`, `"2"`). The server remembers only the highest committed
-                number of each space, and all lower numbers count as committed. Default `""`: no series.
-            bytes_max: Limit of the memory for its messages, in bytes or text. At the limit `publish` raises
-                `TransactionTooLarge`. Default 64 MB.
+            publisher: Client name under which the messages are published. It determines their publisher id.
+                Each publisher has its own transaction names. Default: the name of this client.
+            space: Name of a series of numbered transactions, such as the batches of one Spark query. `name`
+                must then be a decimal number, which increases (`"1"`, `"2"`). The server remembers only the
+                highest committed number of each space, and all lower numbers count as committed. Default
+                `""`: no series.
+            bytes_max: Memory limit for the messages of the transaction, in bytes or text. Above the limit
+                `publish` raises `TransactionTooLarge`. Default 64 MB.
 
         Returns:
             The transaction, for `publish`, `publish_batch` and `publish_arrow`.

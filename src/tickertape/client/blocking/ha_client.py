@@ -14,14 +14,15 @@ class HAClient(HAFrontend, Client):
     """A blocking client that reconnects automatically, to the same or the next server of a list.
 
     `connect_and_logon` (or `with`) opens the first connection. After each lost connection, a reconnect thread
-    asks the server chooser for a server, waits as the delay strategy requests, connects and logs on. It then
-    sends the messages of the publish store that the server does not have. Finally it resubscribes the
-    subscriptions with handlers, in their order.
+    asks the server chooser for a server, waits as the delay strategy requests, connects and logs on. Then the
+    client sends the stored messages that the server does not have. Finally it resubscribes the subscriptions
+    with handlers, in subscribe order.
 
-    Streams without a handler end with their connection. Messages published while disconnected go to the
-    publish store. Without a store, and for non-persistent topics, `publish` raises `Disconnected` then. Other
-    calls wait for the connection, within their timeout. Calls in flight raise `Disconnected`, except
-    `publish_flush` with a publish store, and commits, which are repeated.
+    Streams without a handler end with their connection. While the client is disconnected, `publish` puts
+    messages into the publish store. Without a store, and for non-persistent topics, it raises `Disconnected`.
+    Other calls wait for the connection, within their timeout. A call that waits for an answer when the
+    connection is lost raises `Disconnected`. Only `publish_flush` with a publish store, and `commit` of a
+    transaction, continue on the next connection.
 
     If another connection takes over the client name, the client reconnects once. After a second takeover
     within 10 minutes it gives up: otherwise the two clients would disconnect each other for ever.
@@ -34,17 +35,16 @@ class HAClient(HAFrontend, Client):
         password: Password of the logon. An authenticator of the server chooser may return another one.
         token: Access token, as in `Client`.
         tls: Certificates for `tls://` addresses, as in `Client`.
-        publish_store: `"memory"` (default): a `MemoryPublishStore`. Or a store. None: after a lost connection
-            the outcome of messages in flight is unknown, and `publish` fails while disconnected.
-        bookmark_store: Records discarded messages. None (default): a message counts as processed when its
-            handler has received it.
+        publish_store: A publish store, or `"memory"` (default) for a `MemoryPublishStore`. None: after a lost
+            connection the outcome of messages in flight is unknown, and `publish` fails while disconnected.
+        bookmark_store: Records discarded messages. None (default): delivered messages count as processed.
         reconnect_delay: Fixed wait between attempts, in seconds or text, or a `DelayStrategy`. None
             (default): an `ExponentialDelayStrategy` that never gives up.
         heartbeat: Heartbeat interval in seconds or text. None (default): no heartbeats. See `set_heartbeat`.
         subscription_manager: Stores the subscriptions with handlers (`SubscriptionManager`). None (default):
             in memory.
-        timeout: Default timeout of all calls, as in `Client`, and the timeout of one attempt. Default 10
-            seconds.
+        timeout: Default timeout of all calls except `connect_and_logon`, as in `Client`, and the timeout of
+            one connection attempt. Default 10 seconds.
 
     Raises:
         BadName: The client name is invalid.
@@ -65,13 +65,13 @@ class HAClient(HAFrontend, Client):
     def connect_and_logon(self, timeout: Timeout = None) -> None:
         """Connect to one of the servers, and reconnect automatically until `close`.
 
-        The call returns after the logon, the resend of the publish store and the resubscribes. If all of that
-        is already done, it returns immediately. A refused logon is a failed attempt like a server that is
-        down: the client tries again.
+        The call returns after the logon, the resend of stored messages and the resubscribes. If the client
+        has already done all three, it returns immediately. After a refused logon the client tries again, as
+        after a failed connection.
 
         After an error the call can be repeated. After `Disconnected`, `NameInUse` or `StoreError` the client
-        has stopped connecting. After `TimedOut` it continues if it was connected before, or if another call
-        waits for the connection.
+        has stopped connecting. After `TimedOut` the client continues to connect if it was connected before,
+        or if another call waits for the connection.
 
         Args:
             timeout: Longest wait in seconds or text (`"30s"`). None (default): until the server chooser has
@@ -84,7 +84,7 @@ class HAClient(HAFrontend, Client):
             StoreError: The publish store failed, which ends the attempts.
             BadOption: The timeout is invalid.
             Closed: The client is closed.
-            UsageError: The call is on the receive thread or the reconnect thread (in a handler).
+            UsageError: The call is on the receive thread or the reconnect thread, for example in a handler.
 
         Example:
             >>> client = tt.HAClient("risk", servers=[uri])
@@ -125,8 +125,8 @@ class HAClient(HAFrontend, Client):
     def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
         """Wait until all published messages are persisted.
 
-        With a publish store, the wait continues through lost connections: the client reconnects and sends the
-        messages of the store again.
+        With a publish store, the wait continues through lost connections: the client reconnects and resends
+        the stored messages.
 
         Args:
             timeout: Longest wait in seconds or text. None: until the client stops connecting. Default: the
@@ -155,8 +155,8 @@ class HAClient(HAFrontend, Client):
         handler) the call does not wait. In a forked child it does nothing.
 
         Args:
-            timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:
-                no timeout. Default: the timeout of the client.
+            timeout: Longest wait in seconds or text. A handler that runs longer than this is not interrupted.
+                None: no timeout. Default: the timeout of the client.
 
         Raises:
             BadOption: The timeout is invalid. The client stays open.

@@ -159,7 +159,9 @@ class HAThreadDriver(HADriver, ThreadDriver):
         if self._reconnecting is current_thread():
             if self._restoring:
                 return
-            raise UsageError(f"Cannot wait for {what} on the reconnect thread. Call it on another thread.")
+            raise UsageError(
+                f"Cannot wait for {what} on the reconnect thread. Make the call on another thread."
+            )
         super().check_may_wait(what)
 
     def _begin_telling_loss(self, pending: Sequence[Effect]) -> None:

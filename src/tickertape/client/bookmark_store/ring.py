@@ -26,12 +26,14 @@ _pack_into: Final = cells.SLOT.pack_into
 class RingBookmarkStore(FileBackedStore):
     """Bookmark store that keeps recovery points in a file of fixed size (see `BookmarkStore`).
 
-    The store needs no pruning. After a reconnect it drops discarded messages like the other stores. After a
-    restart all messages after the recovery point are redelivered, discarded or not.
+    The store needs no pruning. After a reconnect it prevents the redelivery of discarded messages, as the
+    other stores do. After a restart of the process, the server redelivers all messages after the recovery
+    point, including discarded ones.
 
-    `subscriptions` and `publishers` apply when the file is created. Above the capacity in subscriptions, and
-    for a subscription id above 255 bytes, a subscribe raises `BookmarkStoreFull`. Above the capacity in
-    publishers, the file keeps the publishers whose messages were discarded last.
+    `subscriptions` and `publishers` have an effect only when the store creates the file. A subscribe raises
+    `BookmarkStoreFull` if the file has no space for another subscription, or if the subscription id is longer
+    than 255 bytes. If a subscription has more than `publishers` publishers, the file keeps the publishers
+    whose messages were discarded most recently.
 
     Args:
         path: The file, as in `LoggedBookmarkStore`.
@@ -42,8 +44,9 @@ class RingBookmarkStore(FileBackedStore):
 
     Raises:
         BadOption: For an invalid option.
-        StoreLocked: If another store uses the file.
-        StoreCorrupt: If the file has another kind or a newer format, or is damaged without an `adapter`.
+        StoreLocked: If another process or store uses the file.
+        StoreCorrupt: If the file is not a ring store, has a newer format, or is damaged and no `adapter` is
+            given.
         StoreFailed: If the operating system reports an error.
         BookmarkStoreFull: If the recovery points of `adapter` exceed the capacity in subscriptions.
 
@@ -153,7 +156,7 @@ class RingBookmarkStore(FileBackedStore):
             refusal = f"its id has {len(raw)} bytes. Use an id of at most {cells.NAME_LENGTH_MAX} bytes."
         elif not self._free:
             refusal = (
-                f"its capacity is {self._subscriptions} subscription(s). Purge one with "
+                f"the file is full (capacity in subscriptions: {self._subscriptions}). Purge one with "
                 "purge(sub_id), or create another file with more `subscriptions`."
             )
         if refusal:

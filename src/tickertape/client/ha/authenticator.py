@@ -16,18 +16,20 @@ PasswordGiven = str | None | Awaitable[str | None]
 class Authenticator(Protocol):
     """Provides the password for each logon attempt of an HA client, for example a renewed token.
 
-    `user` and `password` are those of the client or of the URI, None if absent. Calls are sequential, on the
-    thread (or event loop) that connects, and the client holds no lock meanwhile. The methods must not call
-    the client. An exception of `authenticate` or `retry` makes the attempt fail. An exception of `completed`
-    goes to the exception listener and changes nothing.
+    `authenticate` and `retry` get the user and password of the client or of the URI, or None. Calls are
+    sequential, on the thread (or event loop) that connects, and the client holds no lock during a call. The
+    methods must not call the client. If `authenticate` or `retry` raises, the attempt fails. An exception of
+    `completed` goes to the exception listener and has no other effect.
     """
 
     def authenticate(self, user: str | None, password: str | None) -> PasswordGiven:
         """Return the password for the logon, or None to log on without one."""
 
     def retry(self, user: str | None, password: str | None) -> PasswordGiven:
-        """Return the password for the next attempt after a refused logon. Called instead of
-        `authenticate`."""
+        """Return the password for the next attempt after a refused logon.
+
+        The client then calls this instead of `authenticate`.
+        """
 
     def completed(self, user: str | None, password: str | None, reason: str) -> None:
         """Record that the server accepted `password`. `reason` is the instance name of the server."""

@@ -24,21 +24,24 @@ DELAY_SECONDS_MAX: Final = 20.0
 class DelayStrategy(Protocol):
     """Determines the wait of an HA client before a connection attempt.
 
-    A strategy serves one client at a time. The client calls it before each attempt, except the first one of
-    each `connect_and_logon`. Calls are sequential, and the client holds no lock meanwhile. A strategy must
-    not call the client. If `next_delay` raises, the client stops connecting, as if it had returned None. An
-    exception of `reset` goes to the exception listener and changes nothing.
+    A strategy serves one client at a time. The client calls `next_delay` before each attempt, except the
+    first one of each `connect_and_logon`. Calls are sequential, and the client holds no lock during a call. A
+    strategy must not call the client. If `next_delay` raises or returns None, the client stops connecting. An
+    exception of `reset` goes to the exception listener and has no other effect.
     """
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
         """Return the seconds to wait before connecting to `uri`, or None to give up.
 
-        `mono` is the present time in seconds of a monotonic clock. `chance` is a random number
-        (0 <= chance < 1) for this call.
+        `mono` is the current time of a monotonic clock in seconds. `chance` is a random number
+        (0 <= chance < 1), a new one for each call.
         """
 
     def reset(self) -> None:
-        """Reset the strategy after a successful logon, and when connecting starts."""
+        """Forget earlier failures.
+
+        The client calls this when `connect_and_logon` starts, and after each successful logon.
+        """
 
 
 class _Limited:
@@ -94,7 +97,7 @@ class FixedDelayStrategy:
         self._first = True
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """Return the seconds to wait, at most the remaining time of `give_up_after`. None after that time."""
+        """Return the seconds to wait, at most the rest of `give_up_after`. Return None after its end."""
         delay = self._initial if self._first else self._delay
         self._first = False
         return self._limit.cut(delay, mono)
@@ -108,14 +111,15 @@ class FixedDelayStrategy:
 class ExponentialDelayStrategy:
     """Delay strategy with a wait that grows with each failure, for `reconnect_delay` of an HA client.
 
-    The waits are `initial`, `initial * factor`, `initial * factor ** 2`, ... up to `maximum`, each longer by
-    up to `jitter * initial`. The random jitter prevents clients from reconnecting all at once.
+    The waits are `initial`, `initial * factor`, `initial * factor ** 2`, ... up to `maximum`, each plus a
+    random jitter of up to `jitter * initial`. The jitter prevents many clients from reconnecting at the same
+    time.
 
     Args:
         initial: First wait in seconds, or text such as `"500ms"`. Default 0.2 s.
         factor: Growth per failure, at least 1. Default 2.
         maximum: Longest wait without jitter, in seconds or text. Default 20 s.
-        jitter: Random part as a multiple of `initial`, at least 0. Default 1.
+        jitter: Largest jitter as a multiple of `initial`, at least 0. Default 1.
         give_up_after: Longest time to keep trying, in seconds or text, from the lost connection or the first
             failed attempt on. Default None (never give up).
 
@@ -143,7 +147,7 @@ class ExponentialDelayStrategy:
         self._delay = min(self._initial, self._maximum)
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """Return the seconds to wait, at most the remaining time of `give_up_after`. None after that time."""
+        """Return the seconds to wait, at most the rest of `give_up_after`. Return None after its end."""
         delay = self._delay
         self._delay = min(delay * self._factor, self._maximum)
         return self._limit.cut(delay + chance * self._jitter * self._initial, mono)

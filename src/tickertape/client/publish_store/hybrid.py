@@ -28,15 +28,15 @@ from tickertape.client.publish_store.unpersisted import UnpersistedView
 class HybridPublishStore(StoreOptions, ClosesItself):
     """Publish store that keeps up to `memory_bytes_max` in memory and spills older messages to files.
 
-    It survives a lost connection with a large backlog, and a clean end of the process: `close` (or the end of
-    the `with` block) writes the messages in memory to disk. A killed process loses the messages in memory.
-    Use `FilePublishStore` to prevent that. Sequences never repeat, but each process may skip up to 1,048,576
-    of them (`publish_store_sequences_ahead`) after those of the process before it.
+    It can hold a large backlog while the connection is lost. Messages also survive a clean end of the
+    process: `close` (or the end of the `with` block) writes the messages in memory to disk. A killed process
+    loses the messages in memory. Use `FilePublishStore` to prevent this loss. Sequences never repeat, but a
+    new process may skip up to 1,048,576 sequences (`publish_store_sequences_ahead`).
 
     Args:
         path: As in `FilePublishStore`.
         memory_bytes_max: Limit of the memory, int (bytes) or str. Default 64 MB.
-        bytes_max: As in `FilePublishStore`. The limit of memory and files together.
+        bytes_max: Capacity of memory and files together, as in `FilePublishStore`. Default 1 GB.
         when_full: As in `FilePublishStore`.
         sync: As in `FilePublishStore`.
 
@@ -88,7 +88,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
 
     @property
     def size_bytes(self) -> int:
-        """Current size in encoded bytes, or `bytes_max` (a full store) if a write to disk failed."""
+        """Current size in encoded bytes. After a failed write to disk `bytes_max`, so the store is full."""
         if self._memory.size_bytes > self._memory_bytes_max:
             return self.bytes_max
         return self._file.size_bytes + self._memory.size_bytes

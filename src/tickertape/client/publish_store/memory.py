@@ -26,7 +26,7 @@ class MemoryPublishStore(StoreOptions):
             `"raise"`: a publish raises `StoreFull` at once.
 
     Raises:
-        BadOption: For any other value.
+        BadOption: For an invalid option.
 
     Example:
         >>> store = tt.MemoryPublishStore("128MB")
@@ -55,7 +55,10 @@ class MemoryPublishStore(StoreOptions):
         self.never_logged_on = False
 
     def attach(self, name: str) -> None:
-        """Prepare for use by client `name`. Raises `StoreOwnerMismatch` for messages of another name."""
+        """Prepare for use by client `name`.
+
+        Raises `StoreOwnerMismatch` if the store holds messages of another client name.
+        """
         if self._held and self._name and name != self._name:
             raise another(f"the memory publish store with {len(self._held)} batch(es)", self._name, name)
         self._name = name

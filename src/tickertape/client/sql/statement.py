@@ -27,7 +27,7 @@ def tables_of(sql: str, database: Database) -> list[str]:
     if tree.get("error"):
         raise BadQuery(_refusal(sql, tree))
     if len(tree["statements"]) != 1:
-        raise BadQuery(f"Cannot run SQL: found {len(tree['statements'])} statements. {_CURE}.")
+        raise BadQuery(f"Cannot run SQL: the text has {len(tree['statements'])} statements. {_CURE}.")
     names = list(dict.fromkeys(_tables(tree["statements"], frozenset())))
     folded: dict[str, str] = {}
     for name in names:

@@ -110,8 +110,8 @@ def check_replaces(sub: Subscription) -> None:
         waiting += len(rest.line)
     if waiting > replaces_waiting_max:
         raise NotReady(
-            f"Cannot replace the subscription: {waiting} earlier replacements wait until it consumes its "
-            "messages. Consume them first."
+            f"Cannot replace the subscription {shown(sub.sub_id)}: {waiting} earlier replacements wait until "
+            "the client consumes messages of the subscription. Consume the messages first."
         )
 
 
@@ -126,7 +126,8 @@ def _check_subscription(
     if command.positions is not None:
         _check_positions(command, command.positions, journal)
         if command.numbered and (options.conflation is not None or options.live):
-            raise BadOption("Cannot use option numbered with conflation or live. Remove one of them.")
+            other = "live" if options.conflation is None else "conflation"
+            raise BadOption(f"Options numbered and {other} exclude each other. Remove one of them.")
     elif command.numbered:
         raise BadOption("Option numbered requires positions. Add them, or remove the option.")
     elif command.until_caught_up and command.bookmark is None:

@@ -107,8 +107,7 @@ def resolve(
     positions = yield from _positions(journal.view, point.end.bookmarks, topic, earliest=False)
     if not positions:
         raise BookmarkUnknown(
-            f"Cannot find the end of the range in the log: {_named(point.end)}. "
-            "Use a bookmark that the log holds, or a time."
+            f"{_missing('end bookmark', point.end)}. Use a bookmark that the log holds, or a time."
         )
     view = journal.view
     if extent.start < oldest(view, topic):  # retention deleted segments during the search
@@ -143,8 +142,8 @@ class _Begin(NamedTuple):
             return ReplayRange(min(positions) + (0 if inclusive else 1))
         if self.not_found == "fail":
             raise BookmarkUnknown(
-                f"Cannot find the bookmark {_named(point)} in the log. Start from EPOCH or NOW, or set the "
-                "option bookmark_not_found to now or epoch."
+                f"{_missing('bookmark', point)}. Start from EPOCH or NOW, or set the option "
+                "bookmark_not_found to now or epoch."
             )
         return ReplayRange(
             self.accepted_end if self.not_found == "now" else (yield from self._epoch()), found=False
@@ -171,10 +170,15 @@ def _time(
     return (yield from find_time(view, micros, inclusive=inclusive))
 
 
+def _missing(what: str, point: AtBookmarks) -> str:
+    """Return the start of the error for a bookmark that the log does not hold."""
+    if not point.bookmarks:
+        return f"Cannot find the {what}: it is not publisher|sequence| with two 64-bit numbers"
+    return f"Cannot find the {what} {_named(point)} in the log"
+
+
 def _named(point: AtBookmarks) -> str:
     """Return the bookmarks as text."""
-    if not point.bookmarks:
-        return "the given text is not publisher|sequence| with two 64-bit numbers"
     return shown(",".join(map(str, point.bookmarks[:_BOOKMARKS_NAMED])))
 
 

@@ -322,8 +322,8 @@ def read_retired(disk: Disk, journal_id: bytes) -> RetiredState | None:
             retired = decode_retired(disk.read(handle, 0, size))
     except ValueError as error:
         raise JournalCorrupt(
-            f"Cannot read {RETIRED_FILE!r}: {error}. It records the messages of removed "
-            "segments. Restore it from a copy. Nothing was changed.",
+            f"Cannot read {RETIRED_FILE!r}: {error}. The file describes the removed segments. "
+            "Restore it from a copy. Nothing was changed.",
             file=RETIRED_FILE,
         ) from None
     if retired.journal_id != journal_id:

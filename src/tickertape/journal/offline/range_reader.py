@@ -187,7 +187,7 @@ def _journal_id(disk: Disk, journal: str) -> bytes:
         raise no_journal(disk) from None
     if identity.journal != journal:
         raise WrongJournal(
-            f"Cannot read positions of journal '{journal}' in {disk.where!r}: it has journal "
+            f"Cannot read positions of journal '{journal}': directory {disk.where!r} has journal "
             f"'{identity.journal}'. Use the data directory of the server that resolved the range."
         )
     return identity.journal_id
@@ -218,9 +218,11 @@ def _header(file: OpenFile, number: int, journal_id: bytes) -> SegmentHeader:
         raise JournalVersion(f"Cannot read {path!r}: {error}. Use a newer version of Tickertape.") from None
     except FormatError as error:
         _corrupt(path, 0, str(error))
-    if header.journal_id != journal_id or header.number != number:
+    if header.journal_id != journal_id:
+        raise WrongJournal(f"Cannot read {path!r}: it belongs to another journal. Restore it from a copy.")
+    if header.number != number:
         raise WrongJournal(
-            f"Cannot read {path!r}: its header has another journal or segment number. Restore it from a copy."
+            f"Cannot read {path!r}: its header has segment number {header.number}. Restore it from a copy."
         )
     return header
 

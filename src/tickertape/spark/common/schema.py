@@ -179,8 +179,8 @@ def _sequence(rows: ColumnBlocks) -> Array:
     highest = rows.sequences.max()
     if int(highest) >= _SEQUENCE_END:
         raise UsageError(
-            f"Cannot read sequence {highest} as a Spark long. Omit column sequence from the schema: "
-            f"bookmark has the sequence as text."
+            f"Cannot read sequence {highest} as a Spark long: it is too large. Omit column sequence from the "
+            "schema, and use column bookmark, which has the sequence as text."
         )
     return _plain(pa.int64(), rows.sequences)
 

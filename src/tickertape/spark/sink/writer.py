@@ -183,10 +183,10 @@ def _commit(outgoing: SinkOptions, space: str, name: str, written: Sequence[Stag
     if answer.repeated and space and answer.highest > int(name):
         # Spark repeats only the last batch: an earlier one may have other rows than were committed.
         raise UsageError(
-            f"Cannot write batch {name} of the query {space}: the log already has it, and batch "
-            f"{answer.highest}. The checkpoint is older than the log, perhaps because it was restored from a "
-            "copy. Nothing was written. Start with another checkpointLocation, from the end of batch "
-            f"{answer.highest}."
+            f"Cannot write batch {name} of the query {space}: the log already has the batches up to "
+            f"{answer.highest}. The checkpoint is older than the log, perhaps because the checkpoint was "
+            "restored from a copy. Nothing was written. Start with another checkpointLocation, from the end "
+            f"of batch {answer.highest}."
         )
 
 

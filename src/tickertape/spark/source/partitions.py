@@ -57,8 +57,8 @@ def split(start: int, end: int, *, partitions_min: int | None, rows_max: int) ->
     count = max(min(partitions_min, size), -(-size // rows_max))
     if count > PARTITIONS_MAX:
         raise BadOption(
-            f"Cannot read {size} positions in {count} partitions, which is more than "
-            f"{PARTITIONS_MAX}. Raise maxRowsPerPartition or lower minPartitions."
+            f"Cannot split {size:,} positions into {count:,} partitions: the maximum is {PARTITIONS_MAX:,}. "
+            "Raise maxRowsPerPartition or lower minPartitions."
         )
     edges = [start + size * i // count for i in range(count + 1)]
     return list(pairwise(edges))

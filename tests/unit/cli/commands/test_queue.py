@@ -163,7 +163,7 @@ def test_requeue_keeps_and_reports_messages_without_a_dead_letter_label(client: 
     assert (result.exit_code, result.stdout) == (1, "1 message requeued\n")
     assert result.stderr == (
         "tickertape: Cannot requeue 1 message of 'work-dead': the original topic is unknown. "
-        "Pass --to TOPIC to name one.\n"
+        "Pass a topic with --to TOPIC.\n"
     )
     assert [call for call in client.calls if call[0] == "ack"] == [("ack", "work-dead", ["7|2|"], None)]
 

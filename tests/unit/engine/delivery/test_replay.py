@@ -216,7 +216,7 @@ def test_list_starts_after_the_earliest_known_member(scene: Scene) -> None:
 def test_unknown_bookmark_at_the_end_of_a_range_is_refused(scene: Scene) -> None:
     scene.replay("[0:12|3|]")
     assert scene.answer().code == "bookmark_unknown"
-    assert "the end of the range in the log: '12|3|'. Use" in scene.answer().text
+    assert "the end bookmark '12|3|' in the log. Use" in scene.answer().text
 
 
 @pytest.mark.behaviour(5)

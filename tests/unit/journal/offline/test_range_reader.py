@@ -163,7 +163,7 @@ def test_range_reader_raises_for_missing_positions(log: Log) -> None:
 
 def test_range_reader_refuses_foreign_newer_or_missing_journals(log: Log) -> None:
     with pytest.raises(
-        WrongJournal, match=f"positions of journal '{'ab' * 16}' in 'memory': it has journal '{NAME}'"
+        WrongJournal, match=f"positions of journal '{'ab' * 16}': directory 'memory' has journal '{NAME}'"
     ):
         read(log.disk, 0, 1, "flights", "ab" * 16)
     with pytest.raises(NotAJournal, match=f"Cannot read a journal in 'memory': {IDENTITY_FILE} is missing"):
@@ -172,7 +172,7 @@ def test_range_reader_refuses_foreign_newer_or_missing_journals(log: Log) -> Non
     handle = log.disk.open(path)
     header, _ = decode_segment_header(log.disk.read(handle, 0, segment_header_bytes))
     log.disk.write(handle, 0, [encode_segment_header(header._replace(journal_id=bytes(16)))[0]])
-    with pytest.raises(WrongJournal, match=f"{path}': its header has another journal"):
+    with pytest.raises(WrongJournal, match=f"{path}': it belongs to another journal"):
         read(log.disk, 0, 1, "flights")
     newer = bytearray(encode_segment_header(header)[0])
     newer[8] = 99

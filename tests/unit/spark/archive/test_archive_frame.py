@@ -17,5 +17,7 @@ def test_unreadable_table_asks_to_check_location_and_access(tmp_path: Path) -> N
     log.mkdir()
     (log / "00000000000000000000.json").write_text("damaged\n")
     spark: Any = Mock()
-    with pytest.raises(ArchiveFailed, match=r"Cannot read archive '.*Check the location and its access\.$"):
+    with pytest.raises(
+        ArchiveFailed, match=r"Cannot read archive '.*Check the location and your access to it\.$"
+    ):
         read_archive(spark, str(tmp_path))

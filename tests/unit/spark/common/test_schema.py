@@ -209,7 +209,7 @@ def test_large_bodies_are_not_merged_beyond_the_target(monkeypatch: pytest.Monke
 
 def test_sequence_above_a_spark_long_is_refused() -> None:
     batch = one_run(2**63 - 1)
-    with pytest.raises(UsageError, match="as a Spark long"):
+    with pytest.raises(UsageError, match="as a Spark long: it is too large"):
         record_batch([block_of_batch(batch)], ALL)
     bookmarks = (
         record_batch([block_of_batch(batch)], columns_of(struct("bookmark string"))).column(0).to_pylist()
