@@ -209,6 +209,6 @@ def _loaded(place: ArchiveLocation) -> DeltaTable:
 
 def _failed(place: ArchiveLocation, error: Exception) -> ArchiveFailed:
     return ArchiveFailed(
-        f"Cannot use archive {place.location!r}: {said(error).rstrip('.')}. Check the location and "
-        "your access to it."
+        f"Cannot use archive {place.location!r}: {said(error).rstrip('.')}. Check the location and its "
+        "access."
     )

@@ -172,7 +172,7 @@ def _vacuumed(archive: ArchiveWriter, keep_seconds: float, *, full: bool) -> lis
     except Exception as error:
         raise ArchiveFailed(
             f"Cannot compact archive {archive.place.location!r}: {said(error).rstrip('.')}. Check the "
-            "location and your access to it."
+            "location and its access."
         ) from error
     archive.reload()
     return removed

@@ -128,7 +128,7 @@ class ArchiveTable:
             missing = isinstance(error, FileNotFoundError) or "not found" in str(error).lower()
             raise ArchiveFailed(
                 f"Cannot read {what} of archive {self.location!r}: {said(error).rstrip('.')}. Check the "
-                "location and your access to it.",
+                "location and its access.",
                 missing=missing,
             ) from error
 

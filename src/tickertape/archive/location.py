@@ -142,7 +142,7 @@ def check_files(place: ArchiveLocation, sizes: Mapping[str, int]) -> None:
     except Exception as error:  # from the system, Arrow or delta-rs
         raise ArchiveFailed(
             f"Cannot check the files of archive {place.location!r}: {said(error).rstrip('.')}. Check the "
-            "location and your access to it."
+            "location and its access."
         ) from error
     for (path, size), info in zip(sizes.items(), infos, strict=True):
         if info.type != fs.FileType.File:

@@ -117,14 +117,14 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         self._file.discard(sequence)
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Replace the messages `first` to `last` by `rest`."""
+        """Replace the messages `first` to `last` by `rest`. None removes them."""
         self._memory.replace(first, last, rest)
         if first <= self._file.last_put:
             self._file.replace(first, last, rest)
 
     @property
     def never_logged_on(self) -> bool:
-        """Whether no server ever accepted a logon with this store, including earlier processes."""
+        """Whether no server has ever accepted a logon with this store, in this or an earlier process."""
         return self._file.never_logged_on
 
     def note_logon(self) -> None:

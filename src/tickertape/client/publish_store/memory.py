@@ -48,7 +48,7 @@ class MemoryPublishStore(StoreOptions):
         self._last_sequence = 0
         self._name = ""
         self.never_logged_on = True
-        """Whether no server ever accepted a logon with this store."""
+        """Whether no server has ever accepted a logon with this store."""
 
     def note_logon(self) -> None:
         """Record that a server accepted a logon."""
@@ -101,7 +101,7 @@ class MemoryPublishStore(StoreOptions):
             self.replace(first, last, slice_batch(batch, keep, batch.count))
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Replace the messages `first` to `last`, which are in one batch, by `rest`."""
+        """Replace the messages `first` to `last`, which are in one batch, by `rest`. None removes them."""
         for index, (begin, end, batch) in enumerate(self._held):
             if begin >= first and end <= last:
                 self._size_bytes -= batch.nbytes

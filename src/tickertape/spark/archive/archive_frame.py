@@ -61,8 +61,7 @@ def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
         raise no_table(place) from error
     except (DeltaError, OSError) as error:
         raise ArchiveFailed(
-            f"Cannot read archive {uri!r}: {said(error).rstrip('.')}. Check the location and your "
-            "access to it."
+            f"Cannot read archive {uri!r}: {said(error).rstrip('.')}. Check the location and its access."
         ) from error
     coverage = coverage_of(table)
     topics = _topics_of_files(table)

@@ -219,6 +219,12 @@ def test_unknown_bookmark_at_the_end_of_a_range_is_refused(scene: Scene) -> None
     assert "the end bookmark '12|3|' in the log. Use" in scene.answer().text
 
 
+def test_invalid_bookmark_at_the_end_of_a_range_is_reported_as_invalid(scene: Scene) -> None:
+    scene.replay(f"[0:{2**64}|1|]")
+    assert scene.answer().code == "bookmark_unknown"
+    assert "Cannot find the end bookmark: it is not publisher|sequence| with" in scene.answer().text
+
+
 @pytest.mark.behaviour(5)
 def test_a_future_end_completes_by_the_clock_on_a_quiet_topic() -> None:
     scene = Scene(3)

@@ -174,6 +174,9 @@ def test_range_reader_refuses_foreign_newer_or_missing_journals(log: Log) -> Non
     log.disk.write(handle, 0, [encode_segment_header(header._replace(journal_id=bytes(16)))[0]])
     with pytest.raises(WrongJournal, match=f"{path}': it belongs to another journal"):
         read(log.disk, 0, 1, "flights")
+    log.disk.write(handle, 0, [encode_segment_header(header._replace(number=2))[0]])
+    with pytest.raises(WrongJournal, match=f"{path}': its header has segment number 2"):
+        read(log.disk, 0, 1, "flights")
     newer = bytearray(encode_segment_header(header)[0])
     newer[8] = 99
     newer[-4:] = crc32c(newer[:-4]).to_bytes(4, "little")

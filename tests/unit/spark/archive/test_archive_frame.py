@@ -17,7 +17,5 @@ def test_unreadable_table_asks_to_check_location_and_access(tmp_path: Path) -> N
     log.mkdir()
     (log / "00000000000000000000.json").write_text("damaged\n")
     spark: Any = Mock()
-    with pytest.raises(
-        ArchiveFailed, match=r"Cannot read archive '.*Check the location and your access to it\.$"
-    ):
+    with pytest.raises(ArchiveFailed, match=r"Cannot read archive '.*Check the location and its access\.$"):
         read_archive(spark, str(tmp_path))
