@@ -132,7 +132,8 @@ def _check(delete: SowDelete) -> None:
     check_keys(delete.keys, delete.canonical)
     by_key = bool(delete.keys or delete.canonical)
     with_filter, with_data = delete.filter is not None, delete.data is not None
-    if by_key + with_filter + with_data != 1:
+    count = by_key + with_filter + with_data
+    if count != 1:
         given = {"keys": by_key, "filter": with_filter, "data": with_data}
         found = [name for name, present in given.items() if present]
         raise BadCommand(

@@ -156,7 +156,7 @@ class RingBookmarkStore(FileBackedStore):
             refusal = f"its id has {len(raw)} bytes. Use an id of at most {cells.NAME_LENGTH_MAX} bytes."
         elif not self._free:
             refusal = (
-                f"the file is full (capacity in subscriptions: {self._subscriptions}). Purge one with "
+                f"the file's capacity is {self._subscriptions} subscription(s). Purge one with "
                 "purge(sub_id), or create another file with more `subscriptions`."
             )
         if refusal:

@@ -60,7 +60,7 @@ class SqlQuery:
         for name in self._types:
             if name not in names:
                 raise BadOption(
-                    f"Cannot use the types of table {shown(name)}: the statement has no such table."
+                    f"Cannot use the types of {shown(name)}: the statement has no such table."
                     f"{did_you_mean(name, names)} Use the table names of the statement in types=."
                 )
         self.topics: Final[dict[str, str]] = {name: (tables or {}).get(name, name) for name in names}
