@@ -33,15 +33,16 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
 
     @property
     def ack_batch_size(self) -> int:
-        """Number of acknowledgements that are collected and sent together, 1 to 16,384.
+        """Number of acknowledgements that the client collects and sends together, 1 to 16,384. Default 1.
 
-        1 (default): each acknowledgement is sent at once, or up to 20 ms later while earlier frames have no
-        answer. The `max_backlog` of a subscription limits a larger value, so a consumer never waits for its
-        own acknowledgements. With a value above 1, the client also collects acknowledgements while earlier
-        frames have no answer, for up to 20 ms. One frame may then contain more than `ack_batch_size`.
+        A batch is complete with `max_backlog` acknowledgements of a subscription, even if `ack_batch_size` is
+        larger. So a consumer with a full backlog does not wait for `ack_timeout`.
 
-        The client also sends collected acknowledgements after `ack_timeout`, before any other settlement,
-        and in `unsubscribe`, `publish_flush`, `close` and at the end of a stream.
+        While the server has not answered earlier frames, the client delays a complete batch by up to 20 ms.
+        Acknowledgements of this time go into the same frame, which may exceed `ack_batch_size`.
+
+        The client sends an incomplete batch after `ack_timeout`, before any other settlement, at the end of a
+        stream, and in `unsubscribe`, `publish_flush` and `close`.
 
         Raises:
             BadOption: On assignment: the value is not an integer in that range.
@@ -59,9 +60,9 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
 
     @property
     def ack_timeout(self) -> float:
-        """Longest time that acknowledgements are collected, in seconds (default 1).
+        """Longest time for which the client collects acknowledgements, in seconds. Default 1.
 
-        Assign seconds or text (`"500ms"`). It has no effect with an `ack_batch_size` of 1.
+        Assign seconds or text (`"500ms"`). The time has no effect with an `ack_batch_size` of 1.
 
         Raises:
             BadOption: On assignment: the value is invalid.
@@ -85,13 +86,13 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
 
         - Handler: if it returns, the message is acknowledged. If it raises, the message is released to the
           queue.
-        - Stream: the request for the next message or batch acknowledges the one before it. So after a
-          `break`, the last message is not acknowledged: call `ack` before the `break`. Otherwise it returns
-          to the queue at the end of the subscription, or at once if the `with` block of the stream ends with
-          an exception or a second `for` loop starts.
+        - Stream: the request for the next message or batch acknowledges the previous one. So a `break` leaves
+          the last message unacknowledged: call `ack` before the `break`. An unacknowledged message returns to
+          the queue at the end of the subscription. It returns immediately if the `with` block of the stream
+          ends with an exception, or if another `for` loop starts.
 
-        An explicit `ack`, `cancel` or `expire` of the message takes precedence. A `sow_delete` with a filter
-        does not.
+        An explicit `ack`, `cancel` or `expire` of a message takes precedence over the automatic one. A
+        `sow_delete` with a filter does not take precedence.
 
         Raises:
             UsageError: On assignment: the value is not True or False.
@@ -114,10 +115,10 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
     def ack(self, topic: str, bookmarks: Bookmarks, option: str | None = None) -> Done:
         """Acknowledge, release or reject messages of a queue by their bookmarks.
 
-        The call does not wait for the server. A bookmark has no effect if it is unknown, was settled before,
-        or is leased by another consumer. A message without a lease can be acknowledged and rejected, but with
-        strict leasing the call has no effect on it. A rejected settlement is reported like a rejected publish
-        (`NotAQueue` if `topic` is not a queue): see `set_failed_write_handler`.
+        The call does not wait for the server. It has no effect on messages that the queue does not have, or
+        that another consumer has leased. It can acknowledge and reject messages without a lease, except in
+        queues with strict leasing. If the server rejects the call, for example with `NotAQueue`, the error is
+        reported like a rejected publish: see `set_failed_write_handler`.
 
         Args:
             topic: Name of the queue.
@@ -125,7 +126,7 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
                 `MessageBatch`, or a list of these.
             option: None (default): acknowledge. `"cancel"`: return the messages to the queue. `"expire"`:
                 remove them unprocessed, to the dead-letter topic if the queue has one.
-                `"lease_extension=60s"`: let their leases end 60 seconds from now.
+                `"lease_extension=60s"`: let the leases of the messages end 60 seconds from now.
 
         Raises:
             BadTopic: The name of the queue is invalid.
@@ -158,25 +159,27 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
         timeout: Timeout = DEFAULT,
         wait: bool = True,
     ) -> Deleting:
-        """Delete records of a SOW topic, or settle messages of a queue. `topic` decides.
+        """Delete records if `topic` is a SOW topic, or settle messages if it is a queue.
 
         Pass exactly one of `filter`, `keys`, `data` and `bookmark`.
 
-        Records: the delete takes its place among the publishes of this client. It deletes the records of the
-        messages before it, and none of later ones. With a publish store it is stored and sent again like a
-        message, and happens once. Call it again after an error without a publish store. A delete of many
-        records is repeated until no match is left.
+        Records: the server processes the publishes and deletes of a client in the order of the calls. So the
+        call also deletes matching records of messages that this client published before it, and none of later
+        messages. With a publish store, the client stores and resends the delete like a message, and
+        the delete takes effect once. Without a publish store, repeat the call after an error. The client
+        repeats a delete of more than 250,000 records until all of them are deleted.
 
         Queues: `bookmark` and `filter` acknowledge, release or reject messages, as `options` requests. A
-        filter also settles messages that other consumers hold. With strict leasing it settles only messages
-        that this client holds. The call does not wait for the server: a settlement that the server rejects is
-        reported like a rejected publish, see `set_failed_write_handler`. Before its first logon, a client
-        takes every topic with a filter for a queue.
+        filter also settles messages that other consumers have leased. In a queue with strict leasing, it
+        settles only messages that this client has leased. The call does not wait for the server. If the
+        server rejects the call, the error is reported like a rejected publish: see
+        `set_failed_write_handler`. Before its first logon, a client does not know which topics are queues,
+        and treats every call with `filter` as a call for a queue.
 
         Args:
             topic: Name of the SOW topic, or of the queue.
             filter: All records or messages that match this expression. `"TRUE"`: all.
-            keys: The records with these keys (`Message.sow_key`), at most 100,000 with 1 MiB.
+            keys: The records with these keys (`Message.sow_key`): at most 100,000 keys, with 1 MiB in total.
             data: The record that a publish of this body would replace, given as in `publish`.
             bookmark: Queues: bookmarks of the messages, as in `ack`.
             options: Queues: as `option` of `ack`.
@@ -190,13 +193,14 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
             The numbers of deleted and of matching records. None for a queue, and without `wait`.
 
         Raises:
-            UsageError: Not exactly one selection is given, or `options` for records. Or the call of a
-                blocking client waits on the receive thread (in a handler): pass `wait=False` there.
+            UsageError: Not exactly one of `filter`, `keys`, `data` and `bookmark` is given. Or `options` is
+                given for records. Or a blocking client would wait on its receive thread (in a handler): pass
+                `wait=False` there.
             BadTopic: The topic is neither a SOW topic nor a queue.
             BadFilter: The filter is invalid.
             BadSowKey: A key or `data` is not valid for the topic.
-            BadCommand: Too many keys.
-            BadOption: The SOW topic is not persistent, or `timeout` is invalid.
+            BadCommand: `keys` exceeds its limits.
+            BadOption: The SOW topic is not persistent, or `options` or `timeout` is invalid.
             TimedOut: No answer within `timeout`.
             Disconnected: The connection was lost before the answer. An HA client with a publish store waits
                 for the answer on its next connection instead.

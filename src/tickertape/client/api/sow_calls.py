@@ -51,40 +51,41 @@ class SowCalls(ABC, Generic[Found, Opened]):
     ) -> Found:
         """Query the records of a topic with a state of the world (SOW): the last message of each key.
 
-        The result has the records at one position of the log, with all messages that were persisted before
-        the call. Later changes are not in it. The call returns when the server has fixed this position.
+        The result has the records as of one position of the log. It includes all messages that were persisted
+        before the call, and no changes after that position. The call returns when the server has chosen the
+        position.
 
         Args:
             topic: Name of a SOW topic, or a pattern for all SOW topics that match it: `"^positions/"`.
             filter: Only records whose content matches this expression: `"/price > 10"`.
             keys: Only records with one of these keys (`Message.sow_key`). None (default): all.
             order_by: Fields to sort by: `"/price DESC, /symbol"`. `DESC` reverses the order, and `TEXT`
-                compares all values as text. Default: the position of the messages in the log.
+                compares all values as text. Default: the order of the messages in the log.
             top_n: Largest number of records in the result. None (default): no limit.
-            skip_n: Number of records to skip before them. It requires `top_n`. Default 0.
+            skip_n: Number of records to skip at the start of the result. It requires `top_n`. Default 0.
             batch_size: Number of records per frame. 0 (default): the choice of the server.
-            bookmark: Not supported in this version, which keeps no history.
-            query_id: Id of the query, which `unsubscribe` ends. None (default): a generated id.
+            bookmark: Not supported in this version, which keeps no history of records.
+            query_id: Id of the query, for `unsubscribe`. None (default): a generated id.
             timestamp: Show the time at which the server accepted the message of each record (default False).
-            options: Options as one string, as in AMPS: `"top_n=10,timestamp,select=[-/,+/price]"`. An option
-                must not be a keyword argument too.
-            depth: Flow-control credit, in bytes or text (`"2MB"`). It bounds the memory of unread records.
+            options: Options as one string, as in AMPS: `"top_n=10,timestamp,select=[-/,+/price]"`. Do not
+                pass an option that is also given as a keyword argument.
+            depth: Flow-control credit, in bytes or text (`"2MB"`). It limits the memory for unread records.
                 Default 2 MB.
             timeout: Longest wait for the position, and for each batch of records, in seconds or text. None:
                 as long as the connection lasts. Default: the timeout of the client.
 
         Returns:
-            The result, to be read once.
+            The result. It can be read only once.
 
         Raises:
             BadTopic: The topic has no SOW, or its name or pattern is invalid.
             BadFilter: The filter is invalid.
             BadOrderBy: `order_by` is invalid.
             BadOption: An argument or option is invalid, conflicts with another, or does not apply.
-            BadCommand: `keys` has more than 224 KiB.
-            NotBuilt: `bookmark` is given, or the server does not support the query yet.
-            QueryTooSlow: All results of the server need too much memory.
-            SubscriptionExists: A subscription with this id runs.
+            BadCommand: `keys` has more than 100,000 keys, or needs more than 224 KiB.
+            NotBuilt: `bookmark` is given, or this version of the server does not support the query.
+            QueryTooSlow: The results of all running queries need too much memory of the server.
+            SubscriptionExists: `query_id` is the id of a running query or subscription.
             NotReady: The server is shutting down.
             TimedOut: No position within `timeout`.
             Disconnected: The client is not connected, or the connection was lost.
@@ -135,14 +136,14 @@ class SowCalls(ABC, Generic[Found, Opened]):
     ) -> Opened:
         """Query the records of a topic, then continue with its new messages, without a gap or a duplicate.
 
-        First the stream has the records at one position of the log (`command` is `sow`), then all matching
+        The stream returns the records as of one position of the log (`command` is `sow`), then all matching
         messages after this position (`command` is `publish`). `MessageStream.wait_snapshot` waits for the
-        records. A slow reader lags behind in the log, without memory at the server.
+        records. The server keeps no messages in memory for a slow reader: it reads them from the log.
 
-        This version does not report deleted or expired records, and records that no longer match `filter`.
+        This version does not report that a record was deleted, has expired, or no longer matches `filter`.
 
         A bookmark store records the messages after the result, as in `bookmark_subscribe`. At the start of
-        the result it forgets earlier messages of `sub_id`.
+        the result, the store forgets earlier messages of `sub_id`.
 
         Args:
             topic: As in `sow`.
@@ -157,7 +158,7 @@ class SowCalls(ABC, Generic[Found, Opened]):
                 commands `group_begin` and `group_end` and an empty body, around the records. None (default):
                 read the returned stream.
             timestamp: Show the time at which the server accepted each message (default False).
-            groups: Whether the stream has `group_begin` and `group_end` too (default False).
+            groups: Whether the stream also returns messages `group_begin` and `group_end` (default False).
             options: Options as one string, as in `sow`. `"replace"` replaces the running subscription
                 `sub_id`.
             depth: Flow-control credit, in bytes or text. Default 2 MB.
@@ -218,28 +219,30 @@ class SqlCalls(ABC, Generic[Answer]):
         """Run a SELECT over the records of SOW topics, with DuckDB in this process.
 
         Each table of the statement is a SOW topic. The client queries all records of each topic as of one
-        position of the log, each topic at its own. Then DuckDB runs the statement in memory, without access
-        to files, to the network and to Python variables. This prevents mistakes. It does not make a statement
-        of an untrusted user safe.
+        position of the log, which differs from topic to topic. Then DuckDB runs the statement in memory,
+        without access to files, to the network and to Python variables. This prevents mistakes, but does not
+        make the statement of an untrusted user safe.
 
         The columns of a table are the fields of its JSON bodies, with types inferred from all their values.
-        Integers are `BIGINT`, or `DECIMAL(38)` beyond 64 bits, and with floats `DOUBLE`. Objects are
-        structs, arrays are lists, and values of different kinds are their JSON as text. A statement can
-        also name `_sow_key`, `_topic`, `_bookmark` and `_timestamp`.
+        A column of integers has the type `BIGINT`, or `DECIMAL(38)` if a value exceeds 64 bits. A column of
+        integers and floats has the type `DOUBLE`. Objects are structs, and arrays are lists. A column with
+        values of different kinds has the JSON text of each value. A statement can also use the columns
+        `_sow_key`, `_topic`, `_bookmark` and `_timestamp`.
 
         It requires the extra `sql`: `pip install 'tickertape[sql]'`.
 
         Args:
             sql: One SELECT. Put quotes around the name of a topic that is not a SQL name:
                 `'SELECT * FROM "positions/eu"'`.
-            tables: SOW topic of a table, for other names: `{"p": "positions/eu"}`. Default: the topic with
-                the name of the table.
+            tables: SOW topics of tables that have other names: `{"p": "positions/eu"}`. Default: the name of
+                the table is the topic.
             types: Arrow types of columns, by table: `{"positions": {"qty": pyarrow.float64()}}`. Such a table
                 has exactly these columns. Default: types are inferred, and a topic without records has no
                 columns.
-            memory_limit: Memory of DuckDB, in bytes or text (`"4GB"`), without the records. Default 1 GB.
-            timeout: Longest wait for each batch of records, in seconds or text. It does not limit the time of
-                DuckDB. Default: the timeout of the client.
+            memory_limit: Memory of DuckDB, in bytes or text (`"4GB"`). Memory of the records does not count.
+                Default 1 GB.
+            timeout: Longest wait for each batch of records, in seconds or text. The running time of DuckDB
+                has no limit. Default: the timeout of the client.
 
         Returns:
             The result.

@@ -35,7 +35,7 @@ class ResultCounts:
 
     @property
     def records_returned(self) -> int | None:
-        """Number of records of the result. None before its end."""
+        """Number of records in the result. None before the end of the result."""
         return self._buffer.records
 
 
@@ -80,9 +80,9 @@ class StreamBase(ABC):
     def end_reason(self) -> str | None:
         """Reason of the end of the subscription, or None while it runs.
 
-        `complete`, `unsubscribed`, `replaced`, `closed`, or an error code: the one of `end_error` or of its
-        cause. For example, the reason is `name_in_use` if `end_error` is a `Disconnected` whose cause is a
-        used name. Messages that arrived before the end can still be read.
+        `complete`, `unsubscribed`, `replaced`, `closed`, or the error code of `end_error`. If `end_error` is
+        a `Disconnected` with an error of the server as its cause, the reason is the code of that error, such
+        as `name_in_use`. Messages that arrived before the end can be read after it.
 
         Example:
             >>> stream = client.replay("orders")
@@ -100,8 +100,9 @@ class StreamBase(ABC):
     def started_after(self) -> str | None:
         """Bookmark of the last message before the actual start of a bookmark subscription.
 
-        It is EPOCH at the beginning of the log. After a reconnect it is the start on the new connection. None
-        for a plain subscription, and if the server does not know it yet.
+        EPOCH if the subscription started at the beginning of the log. After a reconnect, the property refers
+        to the start on the new connection. None for a plain subscription, and if the server does not know the
+        bookmark yet.
         """
         return self._buffer.started_after
 
@@ -123,7 +124,7 @@ class StreamBase(ABC):
 
     @property
     def restarts(self) -> int:
-        """Number of times that an HA client sent the query again, so that a new result followed."""
+        """Number of times that an HA client repeated the query. Each time, a complete new result follows."""
         return self._buffer.restarts
 
     @property
@@ -131,13 +132,13 @@ class StreamBase(ABC):
         """Bookmark from which a new bookmark subscription continues without a gap, or None if unknown.
 
         It starts at `started_after` and advances when the consumer requests the next batch. It also advances
-        about once a second while no message matches and the stream is empty. A subscription from here
-        receives the current batch again.
+        about once a second while no message matches and the stream is empty. A new subscription from this
+        bookmark receives the current batch again.
         """
         return self._buffer.recovery_point
 
     def conflate(self, by: str = "sow_key") -> None:
-        """Keep only the newest waiting message of each key from now on.
+        """From now on, keep only the newest unread message of each key.
 
         Use it for a consumer that is slower than the stream and needs current values only. Superseded
         messages are dropped, and discarded in the bookmark store. The other messages keep their log order.
