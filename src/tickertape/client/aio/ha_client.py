@@ -17,8 +17,8 @@ class AsyncHAClient(HAFrontend, AsyncClient):
     choosers, delay strategies and subscription managers run on the event loop and must not block. An
     `Authenticator` may have coroutine functions as `authenticate` and `retry`.
 
-    `async with` connects, and closes at the end. The client belongs to the event loop on which it connected.
-    If that loop has ended, `connect_and_logon` can connect on another one.
+    `async with` connects the client, and closes it at the end of the block. The client belongs to the event
+    loop on which it connected. After that loop has ended, `connect_and_logon` can connect on another loop.
 
     Args:
         name: The client name. All other parameters: see `HAClient`.
@@ -55,8 +55,8 @@ class AsyncHAClient(HAFrontend, AsyncClient):
             StoreError: The publish store failed, which ends the attempts.
             BadOption: The timeout is invalid.
             Closed: The client is closed.
-            UsageError: The call is in the reconnect task, for example in an authenticator. Or another running
-                event loop uses the client.
+            UsageError: The call is in the reconnect task, for example in an authenticator. Or the client is
+                connected on another event loop, which is still running.
 
         Example:
             >>> client = tt.AsyncHAClient("risk", servers=[uri])
@@ -122,11 +122,11 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         """Send all published messages, wait until the server has received them, and disconnect permanently.
 
         A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
-        A cancelled call closes the client too. Errors during the close go to the exception listener, not to
-        the caller. In a forked child the call does nothing.
+        A cancelled `close` closes the client too. Errors during the close go to the exception listener, not
+        to the caller. In a forked child the call does nothing.
 
         Args:
-            timeout: Longest wait in seconds or text. Handlers that still run then are cancelled. None: no
+            timeout: Longest wait in seconds or text. `close` cancels handlers that run longer. None: no
                 timeout. Default: the timeout of the client.
 
         Raises:

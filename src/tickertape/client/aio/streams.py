@@ -194,9 +194,9 @@ class AsyncMessageStream(StreamBase):
             buffer.end_catch_up(who)
 
     async def wait_snapshot(self, timeout: Timeout = DEFAULT) -> None:
-        """Wait until the whole result of the query was received: the records before the first message.
+        """Wait until the client has received the whole result of the query.
 
-        Meanwhile the stream buffers up to 256 MiB of unread messages, as in `wait_caught_up`. See
+        While the call waits, the stream buffers up to 256 MiB of unread messages, as in `wait_caught_up`. See
         `MessageStream.wait_snapshot`.
 
         Args:
@@ -205,7 +205,7 @@ class AsyncMessageStream(StreamBase):
         Raises:
             UsageError: The stream is not from `sow` or `sow_and_subscribe`.
             TimedOut: The result is not complete within `timeout`.
-            StreamEnded: The subscription ended before.
+            StreamEnded: The subscription ended before the result was complete.
             BadOption: The timeout is invalid.
 
         Example:
@@ -220,9 +220,9 @@ class AsyncMessageStream(StreamBase):
         await self.wait_caught_up(timeout)
 
     async def close(self) -> None:
-        """End the subscription and drop the unread messages, also if the subscription has already ended.
+        """End the subscription and drop the unread messages.
 
-        A second call has no effect.
+        If the subscription has already ended, the call only drops the messages. A second call has no effect.
 
         Example:
             >>> stream = await client.subscribe("orders")
@@ -303,7 +303,7 @@ class AsyncSowResult(ResultCounts, AsyncMessageStream):
     Raises:
         TimedOut: Iteration: no record within the timeout of the call.
         Disconnected: Iteration: the connection was lost. Query again.
-        QueryTooSlow: Iteration: the server ended the query. Too many records changed during it, or the
+        QueryTooSlow: Iteration: the server ended the query. Too many records changed while it ran, or the
             results of all running queries need too much memory.
         UsageError: Iteration: the records go to a handler (`execute_async`).
         Forked: Every call except `close` in a forked child.

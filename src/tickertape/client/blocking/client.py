@@ -57,18 +57,19 @@ class Client(
         name: The client name. It determines the publisher id: the same name has the same id on every server.
         uri: Address of the server: `tcp://host:port`, `tls://host:port` or `unix:///path`. Credentials
             are optional: `tls://user:password@host:port`.
-        user: User of the logon. Overrides the user in `uri`. A server without tokens accepts any user. It
-            refuses a client name that is connected with another user.
+        user: User of the logon. Overrides the user in `uri`. A server without tokens accepts any user. The
+            server refuses the logon while another user is connected with this client name.
         password: Password of the logon. Overrides the password in `uri`.
         token: Access token of the server, instead of a password. The client sends it to another machine only
             with TLS.
         tls: Certificates for a `tls://` address. None (default): the trusted CAs of the system.
-        publish_store: Keeps messages until they are persisted, such as `MemoryPublishStore`. Messages get
-            sequence numbers, and the client resends unpersisted ones on its next connection. None (default):
-            after a lost connection, the outcome of messages in flight is unknown.
-        bookmark_store: Records delivered and discarded messages of bookmark subscriptions
-            (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`). `MOST_RECENT` needs it, and
-            discarded messages are not redelivered. Close it after the client. None (default): no store.
+        publish_store: Store that keeps messages until they are persisted, such as `MemoryPublishStore`.
+            Messages get sequence numbers, and the client resends unpersisted ones on its next connection.
+            None (default): after a lost connection, the outcome of unanswered messages is unknown.
+        bookmark_store: Store that records delivered and discarded messages of bookmark subscriptions
+            (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`). `MOST_RECENT` requires one,
+            and discarded messages are not redelivered. Close the store after the client. None (default): no
+            store.
         timeout: Default timeout of all calls, in seconds or text (`"500ms"`). Default 10 seconds. None: wait
             as long as the connection lasts.
         connect: Connect and log on immediately (default True).
@@ -80,7 +81,7 @@ class Client(
         StoreOwnerMismatch: A store belongs to another client name.
         StoreError: A store failed.
         Closed: A store is closed.
-        Disconnected: With `connect`, this and all other errors of the method `connect`.
+        Disconnected: With `connect=True`: this and all other errors of the method `connect`.
         Forked: In a forked child: every call that needs the connection or a store, except `close`.
 
     Example:
@@ -145,8 +146,8 @@ class Client(
             NameInUse: Another user is connected with this client name. Or the call is in the disconnect
                 handler after another connection took over the name.
             PublisherCollision: Another client name has the same publisher id. Use another name.
-            BadVersion: The server does not support the protocol version.
-            PeerError: Another error of the protocol. `BadCommand` also means that no sequence number is left
+            BadVersion: The server does not support the protocol version of the client.
+            PeerError: Another protocol error. `BadCommand` also means that no sequence number is left
                 for messages of the publish store.
             Refused: The server refused the logon for another reason.
             TopicNotRecorded: The publish store has messages of a topic that is not persistent on this server.
@@ -172,8 +173,8 @@ class Client(
         receive thread (in a handler) the call does not wait. In a forked child it does nothing.
 
         Args:
-            timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:
-                no timeout. Default: the timeout of the client.
+            timeout: Longest wait in seconds or text. A handler that runs longer is not interrupted. None: no
+                timeout. Default: the timeout of the client.
 
         Raises:
             BadOption: The timeout is invalid. The client stays open.
@@ -193,8 +194,8 @@ class Client(
         Args:
             handler: Called as `handler(client)` once per lost connection, on the thread that detected the
                 loss, one call at a time. It may call `connect`. If another connection took over the client
-                name, `connect` raises `NameInUse` in the handler: otherwise the two clients would disconnect
-                each other for ever. None: no handler (the default of a client).
+                name, `connect` raises `NameInUse` in the handler, because the two clients would otherwise
+                disconnect each other for ever. None: no handler (the default of a client).
 
         Example:
             >>> client.set_disconnect_handler(lambda client: client.connect())
@@ -238,9 +239,9 @@ class Client(
         Args:
             topic: Name of the topic or queue.
             data: The body: bytes unchanged, str as UTF-8, any other object as JSON.
-            expiration: Lifetime in a queue, and of the record in a SOW topic with an expiration, in seconds
-                or text (`"5m"`). Other topics ignore it. 0: the message does not expire. None (default): as
-                the queue or SOW topic defines.
+            expiration: Lifetime of the message in a queue, or of its record in a SOW topic with an
+                expiration, in seconds or text (`"5m"`). Other topics ignore it. 0: the message does not
+                expire. None (default): as the queue or SOW topic defines.
             correlation_id: Text that subscribers receive with the message.
             sow_key: Message key that subscribers receive with the message. Required for a SOW topic with
                 explicit keys.
@@ -258,8 +259,8 @@ class Client(
             MessageTooLarge: The body is larger than the limit of the server (default 16 MB), or than the
                 publish store.
             BadOption: `expiration` or `timeout` is invalid.
-            Disconnected: The client is not connected and cannot store the message. The publish store is
-                missing or full, or the topic is not persistent.
+            Disconnected: The client is not connected and cannot store the message: it has no publish store,
+                the store is full, or the topic is not persistent.
             StoreFull: The publish store is full, and its `when_full` is `"raise"`. Or it is full in a call on
                 the receive thread (in a handler).
             TimedOut: No free space within `timeout`.
@@ -323,14 +324,16 @@ class Client(
         sow_key: str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> int | None:
-        """Publish one message whose fields the server merges into the record of its key.
+        """Publish one message. The server merges its fields into the record with the same key.
 
-        The body must have the key fields, or the message its explicit key. Objects are merged by name at
-        every depth, and all other values, arrays too, are replaced. A delta cannot remove a field. The server
-        merges each delta once, and stores and delivers the merged message.
+        The body must have the key fields. On a SOW topic with explicit keys, the message must have its key
+        (`sow_key`). Objects are merged by name at every depth, and all other values, arrays too, are
+        replaced. A delta cannot remove a field. The server merges each delta once, and stores and delivers
+        the merged message.
 
-        Without a record, without a SOW on the topic, and for message types without a merge, the call is a
-        `publish`. The merge is refused, as a rejected publish is, if the merged message is too large.
+        If the key has no record, the topic is not a SOW topic, or its message type has no merge, the call is
+        a `publish`. The server rejects the delta if the merged message is too large, and reports it like a
+        rejected publish (see `set_failed_write_handler`).
 
         Args:
             topic: Name of the SOW topic.
@@ -363,7 +366,7 @@ class Client(
     ) -> int | None:
         """Publish many messages in batches.
 
-        If the call raises, earlier messages may be published.
+        If the call raises, some of the messages may be published.
 
         Args:
             topic: Name of the topic or queue.
@@ -372,7 +375,7 @@ class Client(
                 lasts. Default: the timeout of the client.
 
         Returns:
-            The sequence number of the last message, or None as in `publish` and without messages.
+            The sequence number of the last message. None as in `publish`, or without messages.
 
         Raises:
             UsageError: `messages` is not iterable.
@@ -393,7 +396,7 @@ class Client(
     ) -> int | None:
         """Publish each value of an Arrow column as one message, with unchanged bytes.
 
-        If the call raises, earlier messages may be published.
+        If the call raises, some of the messages may be published.
 
         Args:
             topic: Name of the topic or queue.
@@ -404,7 +407,7 @@ class Client(
             timeout: Longest single wait for free space, as in `publish_batch`.
 
         Returns:
-            The sequence number of the last message, or None as in `publish` and without messages.
+            The sequence number of the last message. None as in `publish`, or without messages.
 
         Raises:
             UsageError: The column does not exist, or `table` has no Arrow data.
@@ -424,8 +427,8 @@ class Client(
     def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
         """Wait until all messages sent on this connection are persisted, with or without a publish store.
 
-        The call also waits until earlier calls of `ack` for queue messages are persisted, including those
-        that wait for free space in the publish store.
+        The call also waits until the acknowledgements of earlier `ack` calls are persisted, including
+        acknowledgements that wait for free space in the publish store.
 
         Args:
             timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the

@@ -166,7 +166,7 @@ class ProgressStore(ClosesItself):
             self.adapter.purge(sub_id)  # without the lock, because the adapter may wait to read a point
 
     def close(self) -> None:
-        """Close the store, its adapter and its file, if any. Every other call then raises `Closed`."""
+        """Close the store, its adapter and its file. All later calls except `close` raise `Closed`."""
         if self._closed:
             return
         if self.adapter is not None and self._offer is not None:

@@ -30,16 +30,15 @@ class RecoveryPointAdapter(Protocol):
         """Return the stored subscription ids with the bookmarks of their last `update`."""
 
     def update(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """Replace the stored recovery point of a subscription. The new one may be equal to it.
+        """Replace the stored recovery point of a subscription. The new point may equal the old one.
 
         Args:
             sub_id: Subscription id.
-            bookmarks: The bookmarks that `load` has to return, one for each publisher that the point names.
-                Empty: the start of the log.
+            bookmarks: The bookmarks that `load` must return, one per publisher. Empty: the start of the log.
 
-        The store calls it under its lock, in `started`, `persisted`, `discard` and `discard_all` (see
-        `BookmarkStore`). So a slow adapter delays other calls of the store. If `update` raises, that call
-        raises the same exception.
+        The store calls `update` under its lock, in `started`, `persisted`, `discard` and `discard_all` (see
+        `BookmarkStore`). So a slow adapter delays other calls of the store. An exception of `update` goes to
+        the caller of the store.
         """
 
     def purge(self, sub_id: str | None = None) -> None:
@@ -73,10 +72,10 @@ class BookmarkStore(Protocol):
         effect if the subscription already has a recovery point."""
 
     def resumed(self, sub_id: str, *, forget_beyond: bool = False) -> None:
-        """Prepare for a subscribe or resubscribe: undiscarded messages may be redelivered once.
+        """Prepare for a subscribe or resubscribe: `log` then accepts undiscarded messages once more.
 
-        `forget_beyond` allows redelivery of everything after the recovery point, discarded or not. It is for
-        conflated subscriptions, whose messages differ each time."""
+        `forget_beyond` allows redelivery of all messages after the recovery point, also of discarded ones.
+        The client sets it for conflated subscriptions, which receive different messages each time."""
 
     def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
         """Record a received batch, and return which of its messages the client delivers to the application.
@@ -86,14 +85,14 @@ class BookmarkStore(Protocol):
             messages were discarded or are duplicates.
 
         Raises:
-            BookmarkStoreFull: No space. The client then does not deliver the batch.
+            BookmarkStoreFull: The store has no space. The client does not deliver the batch.
         """
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
         """Return whether the message was discarded, or is too old to be delivered.
 
-        It is too old if the store has no record of it and has already recorded a later message of its
-        publisher. `log` also drops messages that it delivered since the last `resumed`.
+        A message is too old if the store has not recorded it, but has recorded a later message of its
+        publisher. `log` also drops messages that it has already accepted since the last call of `resumed`.
         """
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
@@ -123,7 +122,7 @@ class BookmarkStore(Protocol):
         """Forget a subscription, or all subscriptions (None). MOST_RECENT then means EPOCH."""
 
     def close(self) -> None:
-        """Release files. Every other call then raises `Closed`."""
+        """Release files. All later calls except `close` raise `Closed`."""
 
 
 def columns_of(batch: MessageBatch) -> tuple[Publishers, UInt64s]:

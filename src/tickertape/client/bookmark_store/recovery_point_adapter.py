@@ -24,19 +24,19 @@ _UPDATES: Final = 1000
 class ConflatingRecoveryPointAdapter:
     """Recovery point adapter that passes only the newest point of each subscription to another adapter.
 
-    A separate thread passes the points on, and `flush` and `close` pass them on at once. If the process ends
+    A separate thread passes the points on. `flush` and `close` pass them on immediately. If the process ends
     before a point is passed on, the point is lost, and messages are redelivered.
 
     Args:
         inner: The other adapter.
         seconds: Longest time that a new point waits, in seconds or text such as `"500ms"`. Default 1 s.
-        updates: Number of updates after which the points are passed on earlier. Default 1000.
-        on_error: Called as `on_error(exception)` for each exception of `inner.update`. Later points are still
-            passed on. Default None (only the attribute `error` has the last exception). Exceptions of its
-            other methods go to the caller.
+        updates: Number of updates after which the points are passed on before that time. Default 1000.
+        on_error: Called as `on_error(exception)` for each exception of `inner.update`. The adapter continues
+            with the next point. Default None: only the attribute `error` has the last exception. Exceptions
+            of the other methods of `inner` go to the caller.
 
     Raises:
-        BadOption: If `seconds` is invalid or 0, or `updates` is below 1.
+        BadOption: `seconds` is invalid or 0, or `updates` is below 1.
 
     Example:
         >>> class Printing:
@@ -97,9 +97,9 @@ class ConflatingRecoveryPointAdapter:
     def offer(self, sub_id: str, read: Read) -> None:
         """Record that a subscription has a new recovery point, without computing the point yet.
 
-        `read(sub_id)` returns the bookmarks of the point. It is called on the thread that calls `inner`, and
-        only for the last `offer` before that. Stores call this method instead of `update` where an adapter
-        has it. Raises `Closed`.
+        `read(sub_id)` returns the bookmarks of the point. The adapter calls `read` right before
+        `inner.update`, on the same thread, and only for the newest `offer` of a subscription. Stores call
+        this method instead of `update` if an adapter has it. Raises `Closed`.
         """
         with self._changed:
             if self._closed:

@@ -29,7 +29,7 @@ class Stored(NamedTuple):
 
 @runtime_checkable
 class PublishStore(Protocol):
-    """Store of published messages that are not known to be persisted.
+    """Store of published messages, until the client knows that they are persisted.
 
     A store serves one client at a time. The client calls it under one lock, so a store needs no lock.
     Sequences increase from batch to batch and within each batch. A `Stored` is a named tuple of the first and
@@ -57,7 +57,7 @@ class PublishStore(Protocol):
 
     @property
     def last_sequence(self) -> int:
-        """Highest sequence ever stored, persisted or not. 0 for a fresh store."""
+        """Highest sequence that was ever stored, also if it is removed. 0 for a fresh store."""
 
     def put(self, stored: Stored) -> None:
         """Store one batch with sequences above `last_sequence`. The client sends the batch afterwards.
@@ -71,8 +71,8 @@ class PublishStore(Protocol):
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
         """Replace the messages with the sequences `first` to `last`, which are in one batch, by `rest`.
 
-        `rest` is a batch of some of these messages, or None to remove all. No effect if they are no longer
-        stored.
+        `rest` is a batch of some of these messages, or None to remove all. The call has no effect if
+        the store does not have the messages any more.
         """
 
     def held(self) -> Sequence[Stored]:
@@ -97,9 +97,10 @@ class AppendingPublishStore(PublishStore, Protocol):
     ) -> None:
         """Store one message of the next batch before the call returns.
 
-        `expiration_ms` is the lifetime in milliseconds. 0 and empty texts mean none. If `publish` fails after
-        this call, the next message has the same `sequence` and replaces this one. `held` and `last_sequence`
-        exclude the message until `seal`. Raises `StoreError` if the message is not stored.
+        `expiration_ms` is the lifetime in milliseconds, 0 for none. An empty text means no value. If
+        `publish` fails after this call, the next message has the same `sequence` and replaces this one.
+        `held` and `last_sequence` exclude the message until `seal`. Raises `StoreError` if the message is not
+        stored.
         """
 
     def writer(self, topic: str) -> Callable[[int, bytes], bool] | None:
@@ -123,14 +124,14 @@ class LogonNotingPublishStore(PublishStore, Protocol):
     """A publish store that records whether a server has ever accepted a logon with it.
 
     Before its first logon, a client does not know which topics are persistent, so it stores every message.
-    After the logon it sends those of non-persistent topics without sequences. It does so for messages of an
-    earlier process only if `never_logged_on` is True. For all other stored messages of non-persistent topics
-    it raises `TopicNotRecorded`. All stores of this package keep the record.
+    After the logon it sends the stored messages of non-persistent topics without sequences. It does so for
+    messages of an earlier process only if `never_logged_on` is True. For all other stored messages of
+    non-persistent topics it raises `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
     """
 
     @property
     def never_logged_on(self) -> bool:
-        """Whether no server ever accepted a logon with this store, including earlier processes."""
+        """Whether no server has ever accepted a logon with this store, in this or an earlier process."""
 
     def note_logon(self) -> None:
         """Record, as durably as a message, that a server accepted a logon. Raises `StoreError`."""
