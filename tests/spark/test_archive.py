@@ -273,7 +273,9 @@ def test_log_with_other_positions_than_the_archive_is_refused(log: RunningServer
     *rows, last = log_rows(log.data)
     rows[-1]["position"], at = last["position"], rows[-1]["position"]
     archive_rows(log, location, rows)
-    with pytest.raises(ArchiveFailed, match=f"at position {last['position']}, and the log has it at {at}"):
+    with pytest.raises(
+        ArchiveFailed, match=f"at position {last['position']}, but the log has it at position {at}"
+    ):
         prepare(wish(log, location))
 
 

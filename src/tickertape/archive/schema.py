@@ -112,14 +112,13 @@ def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
     where = table.table_uri
     if not found or form is None or begin is None or not begin.isdecimal():
         raise ArchiveFailed(
-            f"Cannot use {where!r}: it is not an archive, because the Delta table lacks the properties "
-            f"{JOURNAL_PROPERTY}, "
-            f"{FORMAT_PROPERTY} or {BEGIN_PROPERTY}. Use a table that `tickertape pipeline archive` writes."
+            f"Cannot use {where!r}: the Delta table is not an archive of Tickertape. "
+            "Use a table that `tickertape pipeline archive` writes."
         )
     if form != FORMAT:
         raise ArchiveFailed(
-            f"Cannot use archive {where!r}: it has format {form}, but this version supports {FORMAT}. "
-            "Use a newer version of Tickertape."
+            f"Cannot use archive {where!r}: it has format {form}, but this version supports only format "
+            f"{FORMAT}. Use a newer version of Tickertape."
         )
     if journal is not None and found != journal:
         raise WrongJournal(

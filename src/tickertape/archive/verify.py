@@ -89,7 +89,7 @@ def sums_of(archive: ArchiveWriter, begin: int, end: int) -> Sums:
                 if opened.size() != stored.bytes:
                     raise ArchiveFailed(
                         f"Cannot read {stored.path!r} of archive {archive.place.location!r}: it has "
-                        f"{opened.size():,} bytes, not {stored.bytes:,}. Restore the file."
+                        f"{opened.size():,} bytes instead of {stored.bytes:,}. Restore the file."
                     )
                 file = pq.ParquetFile(opened, page_checksum_verification=True)
                 for batch in batches_of(file):

@@ -223,7 +223,7 @@ def _check_bodies(array: pa.Array) -> None:
     if array.null_count:
         raise BadMessage(
             f"Cannot publish an Arrow array: {array.null_count} of {len(array)} values are null. "
-            "Every message needs a body."
+            "Remove them, or replace them with bodies, which may be empty."
         )
 
 
@@ -258,8 +258,8 @@ def _checked(array: pa.Array) -> tuple[pa.Array, Int64s]:
     size = 0 if data is None else data.size
     if offsets[0] < 0 or offsets[-1] > size:
         raise BadMessage(
-            f"Cannot publish an Arrow array: its offsets go from {offsets[0]} to {offsets[-1]}, but it has "
-            f"{size} bytes of values. {_INVALID_ARRAY_CURE}"
+            f"Cannot publish an Arrow array: its offsets go from {offsets[0]} to {offsets[-1]}, but its "
+            f"values have {size} bytes. {_INVALID_ARRAY_CURE}"
         )
     return array, offsets
 

@@ -53,5 +53,5 @@ def decode(data: bytes) -> Any:
         return _from_json(data)
     except (ValueError, RecursionError) as error:
         raise BadMessage(
-            f"Cannot decode a body of {len(data)} bytes as JSON: {error}. Read its bytes instead."
+            f"Cannot decode a body of {len(data)} bytes as JSON: {error}. Read the body as bytes."
         ) from error

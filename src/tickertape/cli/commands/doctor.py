@@ -61,7 +61,8 @@ def doctor(ctx: click.Context, config: str | None, data: str | None, seconds: fl
     settings = load_config(config, data=data)
     if os.path.exists(settings.instance.data) and not os.path.isdir(settings.instance.data):
         raise UserMistake(
-            f"Cannot use data directory {shown(settings.instance.data)}: not a directory. Use another path."
+            f"Cannot use data directory {shown(settings.instance.data)}: it is not a directory. "
+            "Use another path."
         )
     with progress("measuring synced writes", seconds, timed=True) as advance:
         findings = list(diagnose(settings, seconds, advance))

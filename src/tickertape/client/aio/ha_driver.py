@@ -173,7 +173,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
 
     def _check_not_in_task(self, what: str) -> None:
         if self._reconnecting is not None and self._reconnecting is asyncio.current_task():
-            raise UsageError(f"Cannot wait for {what} in the reconnect task. Call it in another task.")
+            raise UsageError(f"Cannot wait for {what} in the reconnect task. Make the call in another task.")
 
     def _connection_lost(self, lost: ConnectionDown) -> None:
         if self._concerns_machine(lost):

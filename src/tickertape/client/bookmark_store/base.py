@@ -230,7 +230,7 @@ class ProgressStore(ClosesItself):
             if len(self._progress) >= bookmark_subscriptions_max:
                 raise BookmarkStoreFull(
                     f"Cannot add subscription {sub_id!r}: the bookmark store has its maximum of "
-                    f"{len(self._progress):,} subscriptions. Purge some with purge(sub_id)."
+                    f"{len(self._progress):,} subscriptions. Remove some with purge(sub_id)."
                 )
             progress = Progress()
             self._progress[sub_id] = progress

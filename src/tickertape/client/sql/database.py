@@ -89,7 +89,7 @@ class Database:
             yield
         except self._duckdb.OutOfMemoryException as error:
             cause = _KIND.sub("", str(error)).partition("\n")[0].rstrip(".")
-            raise BadQuery(f"Cannot run SQL: {cause}. Raise memory_limit, or read less.") from error
+            raise BadQuery(f"Cannot run SQL: {cause}. Use a larger memory_limit, or fewer rows.") from error
         except self._duckdb.Error as error:
             raise BadQuery(_error_text(error, cure)) from error
 

@@ -169,7 +169,7 @@ class SubscribeHandler:
         workers = [] if replay else queues.named(interest)
         check_queue_options(options, command.topic, queue=bool(workers))
         if options.browse and interest.topic_name is None:
-            raise BadOption("Cannot browse a pattern. Name one queue.")
+            raise BadOption("Cannot browse a pattern: only one queue can be browsed. Use its name.")
         backlog = queues.check(session, workers, options.max_backlog)
         content = self._queue_content(session, command, interest, options, workers)
         if options.browse:

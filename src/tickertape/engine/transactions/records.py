@@ -55,7 +55,7 @@ class TransactionIdCache:
         if publisher not in self._names and len(self._names) >= transaction_publishers_max:
             raise LimitReached(
                 f"Cannot commit: transaction names of {transaction_publishers_max} publishers are "
-                "stored, and this publisher is new. Commit under a publisher that stays the same."
+                "stored, and this publisher is new. Commit under a client name that has committed before."
             )
 
     def place(self, publisher: str) -> int:

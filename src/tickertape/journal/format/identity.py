@@ -86,7 +86,8 @@ def open_identity(
     if instance is not None and kept is not None and kept != instance:
         raise WrongJournal(
             f"Cannot open data directory {disk.where!r}: it belongs to the instance {shown(kept)}, "
-            f"not {shown(instance)}. Start the server under that name, or use another data directory."
+            f"not {shown(instance)}. Start the server with the name {shown(kept)}, or use another data "
+            "directory."
         )
     return identity
 
@@ -121,11 +122,11 @@ def read_identity(disk: Disk) -> Identity:
         valid = len(identity.journal_id) == 16
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise JournalCorrupt(
-            f"Cannot read '{IDENTITY_FILE}': {error}. Restore it from a copy.", file=IDENTITY_FILE
+            f"Cannot read '{IDENTITY_FILE}': {error}. Restore the file from a copy.", file=IDENTITY_FILE
         ) from None
     if not valid:
         raise JournalCorrupt(
-            f"Cannot read '{IDENTITY_FILE}': its journal id is invalid. Restore it from a copy.",
+            f"Cannot read '{IDENTITY_FILE}': its journal id is invalid. Restore the file from a copy.",
             file=IDENTITY_FILE,
         )
     if identity.format > FORMAT_VERSION:

@@ -154,10 +154,10 @@ def _check_last(wanted: ArchiveJobOptions, coverage: Coverage) -> None:
         except BookmarkUnknown:
             found = None
     if found != position:
-        what = "does not have it" if found is None else f"has it at {found}"
+        what = "does not have it" if found is None else f"has it at position {found}"
         raise ArchiveFailed(
-            f"Cannot continue {wanted.place.location!r}: it has the message {bookmark!r} at position "
-            f"{position}, and the log {what}. The log has lost archived messages and assigned their "
+            f"Cannot continue {wanted.place.location!r}: the archive has the message {bookmark!r} at "
+            f"position {position}, but the log {what}. The log has lost archived messages and assigned their "
             "positions again, perhaps because it was restored from a copy. Nothing was added. Create a new "
             "archive at another location."
         )
@@ -179,8 +179,8 @@ def archive_log(
     """
     if interval_seconds is not None and stop is None:
         raise BadOption(
-            "Cannot archive continuously (interval_seconds) without a stop "
-            "event. Pass one, or omit interval_seconds."
+            "Cannot archive continuously (interval_seconds) without a stop event. "
+            "Pass stop, or omit interval_seconds."
         )
     ready = prepare(wanted)
     coverage = ready.archive.coverage

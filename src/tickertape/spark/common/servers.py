@@ -42,8 +42,8 @@ def server_text(uri: str, options: Mapping[str, str]) -> str:
     tls = [name for name in _ARGUMENTS if name in files]
     if tls and not address.tls:
         raise BadOption(
-            f"Cannot use option {tls[0]} with server {address.uri!r}: it does not use TLS. Use tls://, or "
-            "remove the option."
+            f"Cannot use option {tls[0]} with server {address.uri!r}: the address does not use TLS. Use "
+            "tls://, or remove the option."
         )
     if ("certificateFile" in files) != ("keyFile" in files):
         raise BadOption("Options certificateFile and keyFile require each other. Set both.")

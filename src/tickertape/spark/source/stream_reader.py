@@ -156,16 +156,17 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if place.position > answer.end:
                 raise JournalError(
                     f"Cannot continue the query: its checkpoint is at position {place.position} of the log "
-                    f"{answer.journal!r}, which ends at {answer.end}. Persisted messages are missing, "
-                    "perhaps because the log was restored from a copy. Start with another checkpointLocation."
+                    f"{answer.journal!r}, but the log ends at position {answer.end}. Persisted messages are "
+                    "missing, perhaps because the log was restored from a copy. Start with another "
+                    "checkpointLocation."
                 )
         first = answer.start
         if offset.position < first:
             if self._wanted.fail_on_data_loss:
                 raise BookmarkExpired(
                     f"Cannot continue the query: it has read up to position {offset.position}, but the log "
-                    f"{answer.journal!r} starts at {first}. Retention has removed the "
-                    f"{first - offset.position} positions between. Start with another checkpointLocation. "
+                    f"{answer.journal!r} starts at position {first}. Retention has removed the "
+                    f"{first - offset.position} positions in between. Start with another checkpointLocation. "
                     f"{LOSS_HINT}"
                 )
             lost(offset.position, first)

@@ -99,7 +99,7 @@ def test_token_new_with_invalid_options_exits_2(file: Path, arguments: list[str]
 @pytest.mark.parametrize(
     ("text", "arguments", "says"),
     [
-        ("[a]\nsha256 = '" + "0" * 64 + "'\n", ["a"], "already has it. Remove it, or use another name"),
+        ("[a]\nsha256 = '" + "0" * 64 + "'\n", ["a"], "already has a token of this name. Remove that token"),
         ("[a\n", ["b"], "not TOML"),
         (
             "",

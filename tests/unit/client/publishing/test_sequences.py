@@ -129,7 +129,7 @@ def test_last_persisted_without_sequences_left_ends_the_connection(last: int) ->
     publish(peer, b"1", b"2")
     peer.connect(last_persisted=last)
     assert isinstance(peer.core.logon.ending, BadCommand)
-    assert f"The server has {last} of at most" in str(peer.core.logon.ending)
+    assert f"The last sequence at the server is {last}" in str(peer.core.logon.ending)
     assert "Use another client name with a fresh publish store" in str(peer.core.logon.ending)
     peer.lose()
     assert isinstance(peer.outcome("logon"), BadCommand)

@@ -163,7 +163,7 @@ def test_network_is_refused() -> None:
 
 def test_statement_above_the_memory_limit_fails_instead_of_writing_a_file() -> None:
     sql = "select count(*) from (select a, random() r from range(3_000_000) t(a) order by r)"
-    with pytest.raises(BadQuery, match=r"^Cannot run SQL: .*Raise memory_limit, or read less\.$"):
+    with pytest.raises(BadQuery, match=r"^Cannot run SQL: .*Use a larger memory_limit, or fewer rows\.$"):
         result_of(sql, memory_limit="48MB")  # with a temporary directory it succeeds
 
 

@@ -104,7 +104,7 @@ class ChangeLog:
         """
         if position < self._end:
             raise ValueError(
-                f"Cannot scan the state at {position}: changes up to {self._end} are applied. "
+                f"Cannot scan the state at position {position}: changes up to {self._end} are applied. "
                 "Open scans between commits."
             )
         scan = self._next_scan
