@@ -187,9 +187,11 @@ def _column_name(schema: pa.Schema, column: str | None) -> str:
         return names[0]
     wanted = "data" if column is None else column
     if names.count(wanted) != 1:
+        usable = [name for name in names if names.count(name) == 1]
+        cure = listed(usable) if usable else "a table with one column of bodies"
         raise UsageError(
             f"Cannot publish column {wanted!r}: the table has {names.count(wanted)} columns of this name."
-            f"{did_you_mean(wanted, names)} Use {listed(names)}."
+            f"{did_you_mean(wanted, usable)} Use {cure}."
         )
     return wanted
 

@@ -50,12 +50,12 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
     Args:
         make: Returns a new, empty store. With `survives=True` or `killed`, all calls after the first reopen
             that store.
-        survives: Whether messages and the highest sequence survive `close`. Default False. `killed` implies
-            it.
+        survives: Whether messages and the highest sequence survive `close`. Default False. With `killed`,
+            always True.
         killed: For a store whose messages survive a kill of the process. `killed(store)` simulates the kill:
             it releases locks and files as the operating system would, and writes nothing. Use
             `lambda store: None` for a store that can be opened twice in a process. The check then requires
-            that the reopened store has every message that was not discarded. Discarded messages may be there
+            that the reopened store has every message that was not discarded. It may have discarded messages
             too. Default None: no kill, so a store that writes only in `close` passes.
 
     Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from tickertape.base.errors import BadMessage, BadTopic, UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_arrow, batch_from_bodies, merge
-from tickertape.batch.arrow import array_pieces
+from tickertape.batch.arrow import array_pieces, body_arrays
 
 
 def test_to_arrow_gives_the_default_columns_and_types() -> None:
@@ -97,6 +98,25 @@ def test_arrow_arrays_without_valid_bodies_are_refused() -> None:
         batch_from_arrow("t", pa.array([], pa.binary()))
     with pytest.raises(BadTopic):
         batch_from_arrow("t" * 2000, pa.array([b"a"]))
+
+
+@pytest.mark.parametrize(
+    ("names", "column", "error"),
+    [
+        ([], None, "the table has 0 columns of this name. Use a table with one column of bodies."),
+        (["body", "id"], "bdy", "of this name. Did you mean 'body'? Use body or id."),
+        (["body", "data", "data"], None, "the table has 2 columns of this name. Use body."),
+        (
+            ["data", "data"],
+            "data",
+            "the table has 2 columns of this name. Use a table with one column of bodies.",
+        ),
+    ],
+)
+def test_body_column_that_is_not_unique_is_refused(names: list[str], column: str | None, error: str) -> None:
+    table = pa.table([pa.array([b"{}"])] * len(names), names=names)
+    with pytest.raises(UsageError, match=re.escape(error)):
+        list(body_arrays(table, column))
 
 
 def test_pyarrow_is_imported_only_when_asked_for() -> None:

@@ -47,7 +47,9 @@ def test_identity_keeps_the_instance_name_and_refuses_another() -> None:
     assert opened(disk, instance='ny "1"').instance == 'ny "1"'
     disk.close_all()
     before = disk.contents()
-    with pytest.raises(WrongJournal, match=r"""instance 'ny "1"', not 'ny-2'\. Start the server with the name"""):
+    with pytest.raises(
+        WrongJournal, match=r"""instance 'ny "1"', not 'ny-2'\. Start the server with the name"""
+    ):
         opened(disk, instance="ny-2")
     assert disk.contents() == before
     disk.close_all()
