@@ -37,7 +37,7 @@ class AsyncMessageStream(StreamBase):
         Disconnected: Iteration of a bounded stream (`replay`): the connection was lost. Any other error that
             ended the stream early, such as `BookmarkExpired`, is raised too.
         UsageError: Iteration: the messages go to a handler (`on_message`).
-        Forked: Every call except `close` in a forked child.
+        Forked: Every call except `close`, in a forked child process.
 
     Example:
         >>> await client.publish_batch("orders", [{"id": 1}, {"id": 2}])
@@ -117,7 +117,7 @@ class AsyncMessageStream(StreamBase):
 
         Raises:
             UsageError: A column is unknown, or the messages go to a handler (`on_message`).
-            TimedOut: No batch within `timeout`. The messages read until then are lost.
+            TimedOut: No batch within `timeout`. The messages already read are lost.
             Disconnected: The connection of a bounded stream was lost. Any other error that ended the stream
                 early is raised too.
             BadOption: The timeout is invalid.
@@ -194,7 +194,7 @@ class AsyncMessageStream(StreamBase):
             buffer.end_catch_up(who)
 
     async def wait_snapshot(self, timeout: Timeout = DEFAULT) -> None:
-        """Wait until the client has received the whole result of the query.
+        """Wait until the stream has received all records of the query result.
 
         While the call waits, the stream buffers up to 256 MiB of unread messages, as in `wait_caught_up`. See
         `MessageStream.wait_snapshot`.
@@ -220,9 +220,9 @@ class AsyncMessageStream(StreamBase):
         await self.wait_caught_up(timeout)
 
     async def close(self) -> None:
-        """End the subscription and drop the unread messages.
+        """End the subscription, unless it has already ended, and drop the unread messages.
 
-        If the subscription has already ended, the call only drops the messages. A second call has no effect.
+        A second call has no effect.
 
         Example:
             >>> stream = await client.subscribe("orders")
@@ -301,12 +301,12 @@ class AsyncSowResult(ResultCounts, AsyncMessageStream):
     The asyncio counterpart of `SowResult`, from `AsyncClient.sow`.
 
     Raises:
-        TimedOut: Iteration: no record within the timeout of the call.
+        TimedOut: Iteration: no record within the `timeout` of the query.
         Disconnected: Iteration: the connection was lost. Query again.
         QueryTooSlow: Iteration: the server ended the query. Too many records changed while it ran, or the
             results of all running queries need too much memory.
         UsageError: Iteration: the records go to a handler (`execute_async`).
-        Forked: Every call except `close` in a forked child.
+        Forked: Every call except `close`, in a forked child process.
 
     Example:
         >>> await client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
