@@ -5,9 +5,8 @@ The server does not send generated keys. It names the key fields and the key dom
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -15,13 +14,12 @@ import msgspec
 from tickertape.base.errors import TickertapeError
 from tickertape.payload import Unreadable, message_type, parse_path
 from tickertape.payload.canonical import encode_canonical, generated_key, normal_form
+from tickertape.payload.getter import values_getter
 from tickertape.wire.commands import GroupBegin
 
 _READERS_CACHED: Final = 256
-_STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
-"""One step of the access to a field (see `FieldReader.access`)."""
 
-Values = Callable[[bytes], list[Any]]
+Values = Callable[[bytes], tuple[Any, ...]]
 
 
 class GroupKeys(msgspec.Struct, frozen=True):
@@ -32,14 +30,14 @@ class GroupKeys(msgspec.Struct, frozen=True):
     """Paths of the key fields, empty for explicit keys."""
     domain: str
     pattern: str
-    types: tuple[tuple[str, str], ...]
-    """Topics that are not JSON, and their message types."""
+    types: Mapping[str, str]
+    """Message types of the topics that are not JSON."""
 
     def key(self, topic: str, body: bytes, *, whole: bool) -> str | None:
         """Return the generated key of a body. `whole`: the body has all fields of the record."""
         if not self.fields:
             return None
-        values = _values(dict(self.types).get(topic, "json"), self.fields)
+        values = _values(self.types.get(topic, "json"), self.fields)
         if values is None:
             return None
         parts: list[Any] = [topic] if self.pattern else []
@@ -54,7 +52,7 @@ class GroupKeys(msgspec.Struct, frozen=True):
         return generated_key(self.domain, canonical)
 
 
-class RecordKeys(msgspec.Struct, frozen=True):
+class RecordKeys(msgspec.Struct, frozen=True, dict=True):
     """Keys of the records and messages of one query."""
 
     topics: tuple[GroupKeys, ...] = ()
@@ -72,9 +70,12 @@ class RecordKeys(msgspec.Struct, frozen=True):
     def _of(self, topic: str) -> GroupKeys | None:
         if len(self.topics) == 1:
             return self.topics[0]
-        by_name = [keys for keys in self.topics if keys.topic == topic]
         matching = (keys for keys in self.topics if keys.pattern and _matches(keys.pattern, topic))
-        return by_name[0] if by_name else next(matching, None)
+        return self._by_name.get(topic) or next(matching, None)
+
+    @cached_property
+    def _by_name(self) -> dict[str, GroupKeys]:
+        return {keys.topic: keys for keys in reversed(self.topics)}
 
 
 def keys_of(groups: Sequence[GroupBegin], *, whole: bool) -> RecordKeys:
@@ -86,7 +87,7 @@ def keys_of(groups: Sequence[GroupBegin], *, whole: bool) -> RecordKeys:
                 () if group.explicit else group.key,
                 group.domain,
                 group.pattern,
-                tuple((topic, kind) for kind, topics in group.types.items() for topic in topics),
+                {topic: kind for kind, topics in group.types.items() for topic in topics},
             )
             for group in groups
         ),
@@ -101,20 +102,8 @@ def _values(type_name: str, fields: tuple[str, ...]) -> Values | None:
         reader = message_type(type_name).reader([parse_path(field) for field in fields])
     except TickertapeError:  # of a newer server
         return None
-    steps = [_STEP.findall(access) for access in reader.access]
-    decode = reader.decode
-
-    def values(body: bytes) -> list[Any]:
-        document = decode(body)
-        found = []
-        for path in steps:
-            value = document
-            for name, index in path:
-                value = getattr(value, name) if name else value[int(index)]
-            found.append(value)
-        return found
-
-    return values
+    decode, values = reader.decode, values_getter(reader.access)
+    return lambda body: values(decode(body))
 
 
 @lru_cache(_READERS_CACHED)

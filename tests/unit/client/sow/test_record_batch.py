@@ -18,7 +18,7 @@ from tickertape.wire.sow_command import RecordMarks
 PUBLISHERS = [3, 2**64 - 1, 3]
 SEQUENCES = [9, 2**64 - 5, 4]
 TIMESTAMPS = [1_000_000, 0, -5]
-KEYS = RecordKeys((GroupKeys("a", ("/id",), "a", "^b", ()),))
+KEYS = RecordKeys((GroupKeys("a", ("/id",), "a", "^b", {}),))
 
 
 def batch(*, labelled: bool = False) -> RecordBatch:

@@ -8,7 +8,7 @@ from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.sow.record_keys import GroupKeys, RecordKeys
 from tickertape.client.subscriptions.message_buffer import MessageBuffer
 
-KEYS = RecordKeys((GroupKeys("orders", ("/id",), "orders", "", ()),))
+KEYS = RecordKeys((GroupKeys("orders", ("/id",), "orders", "", {}),))
 
 
 def records(first: int, *bodies: bytes) -> MessageBatch:
