@@ -196,8 +196,8 @@ class AsyncMessageStream(StreamBase):
     async def wait_snapshot(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until the stream has received all records of the query result.
 
-        While the call waits, the stream buffers up to 256 MiB of unread messages, as in `wait_caught_up`. See
-        `MessageStream.wait_snapshot`.
+        In a stream of `sow_and_subscribe`, new messages follow these records. While the call waits, the
+        stream buffers up to 256 MiB of unread messages, as in `wait_caught_up`.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
@@ -303,8 +303,8 @@ class AsyncSowResult(ResultCounts, AsyncMessageStream):
     Raises:
         TimedOut: Iteration: no record within the `timeout` of the query.
         Disconnected: Iteration: the connection was lost. Query again.
-        QueryTooSlow: Iteration: the server ended the query. Too many records changed while it ran, or the
-            results of all running queries need too much memory.
+        QueryTooSlow: Iteration: the server ended the query. Too many records changed while it ran, or
+            the results of all running queries need too much memory.
         UsageError: Iteration: the records go to a handler (`execute_async`).
         Forked: Every call except `close`, in a forked child process.
 

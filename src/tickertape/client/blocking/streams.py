@@ -37,9 +37,9 @@ class MessageStream(StreamBase):
     """The messages of one subscription in log order: an iterator of `Message`, for one consumer at a time.
 
     `Client.subscribe`, `bookmark_subscribe`, `replay` and `execute` return it. Iteration waits for messages
-    and ends without an exception when the subscription has ended. `end_reason` is the reason. If a bounded
-    stream (`Client.replay`) is cut short, iteration raises the error. Its end without an error therefore
-    means that everything was read. An ended stream does not restart.
+    and ends without an exception when the subscription has ended. `end_reason` is the reason. If an error
+    ends a bounded stream (`Client.replay`) early, iteration raises this error. If a bounded stream ends
+    without an error, everything was read. An ended stream does not restart.
 
     The stream is a context manager that closes itself.
 
@@ -48,7 +48,7 @@ class MessageStream(StreamBase):
         Disconnected: Iteration of a bounded stream: the connection was lost. Any other error that ended the
             stream early, such as `BookmarkExpired`, is raised too.
         UsageError: Iteration: the messages go to a handler (`on_message`).
-        Forked: Every call except `close` in a forked child.
+        Forked: Every call except `close`, in a forked child process.
 
     Example:
         >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
@@ -88,7 +88,7 @@ class MessageStream(StreamBase):
         raise StopIteration
 
     def batches(self, timeout: Timeout = DEFAULT) -> Iterator[MessageBatch]:
-        """Iterate over whole batches as the server delivered them. It ends like iteration over messages.
+        """Iterate over whole batches as the server delivered them. It ends as iteration over messages does.
 
         If iteration or `get` has started a batch, the first result is the rest of that batch.
 
@@ -139,7 +139,7 @@ class MessageStream(StreamBase):
 
         Raises:
             UsageError: A column is unknown, or the messages go to a handler (`on_message`).
-            TimedOut: No batch within `timeout`. The messages read until then are lost.
+            TimedOut: No batch within `timeout`. The messages already read are lost.
             Disconnected: The connection of a bounded stream was lost. Any other error that ended the stream
                 early is raised too.
             BadOption: The timeout is invalid.
@@ -186,8 +186,8 @@ class MessageStream(StreamBase):
         """Wait until a bookmark subscription has caught up with the log, or has reached the end of its range.
 
         AMPS calls this the `completed` acknowledgement. A subscription without a bookmark has nothing to
-        catch up with, so the call returns at once. Meanwhile the stream buffers up to 256 MiB of unread
-        messages. A longer replay stops at this size, unless another thread reads the stream.
+        catch up with, so the call returns at once. While the call waits, the stream buffers up to 256 MiB of
+        unread messages. A larger replay pauses at this size until another thread reads messages.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
@@ -216,9 +216,10 @@ class MessageStream(StreamBase):
             self._receiver.locked(buffer.end_catch_up, who)
 
     def wait_snapshot(self, timeout: Timeout = DEFAULT) -> None:
-        """Wait until the whole result of the query was received: the records before the first message.
+        """Wait until the stream has received all records of the query result.
 
-        Meanwhile the stream buffers up to 256 MiB of unread messages, as in `wait_caught_up`.
+        In a stream of `sow_and_subscribe`, new messages follow these records. While the call waits, the
+        stream buffers up to 256 MiB of unread messages, as in `wait_caught_up`.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
@@ -226,7 +227,7 @@ class MessageStream(StreamBase):
         Raises:
             UsageError: The stream is not from `sow` or `sow_and_subscribe`.
             TimedOut: The result is not complete within `timeout`.
-            StreamEnded: The subscription ended before.
+            StreamEnded: The subscription ended before the result was complete.
             BadOption: The timeout is invalid.
 
         Example:
@@ -241,7 +242,7 @@ class MessageStream(StreamBase):
         self.wait_caught_up(timeout)
 
     def close(self) -> None:
-        """End the subscription and drop the unread messages, also if the subscription has already ended.
+        """End the subscription, unless it has already ended, and drop the unread messages.
 
         A second call has no effect.
 
@@ -328,19 +329,19 @@ class SowResult(ResultCounts, MessageStream):
     """The records of one query: an iterator of `Message`, for one consumer at a time.
 
     `Client.sow` returns it. Each message has the command `sow`, its `sow_key`, and the bookmark of the last
-    message of its key. Records arrive with flow control, so a slow reader needs little memory. Iteration
-    raises the error of a result that is cut short. Its end without an error therefore means that the result
-    is complete.
+    message with its key. Records arrive with flow control, so a slow reader needs little memory. If an error
+    ends the result early, iteration raises this error. If iteration ends without an error, the result is
+    complete.
 
     The result is a context manager that closes itself: `close` ends the query early.
 
     Raises:
-        TimedOut: Iteration: no record within the timeout of the call.
+        TimedOut: Iteration: no record within the `timeout` of the query.
         Disconnected: Iteration: the connection was lost. Query again.
-        QueryTooSlow: Iteration: the server ended the query. Too many records changed during it, or the
-            results of all running queries need too much memory.
+        QueryTooSlow: Iteration: the server ended the query. Too many records changed while it ran, or
+            the results of all running queries need too much memory.
         UsageError: Iteration: the records go to a handler (`execute_async`).
-        Forked: Every call except `close` in a forked child.
+        Forked: Every call except `close`, in a forked child process.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
