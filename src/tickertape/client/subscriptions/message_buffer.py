@@ -460,12 +460,12 @@ class MessageBuffer:
         if self.end_reason is not None:
             why, cure = self._end()
             raise StreamEnded(
-                f"Cannot catch up: stream {self.sub_id!r} ended before its replay did ({why}). {cure}"
+                f"Cannot catch up: stream {self.sub_id!r} ended before the end of its replay ({why}). {cure}"
             )
-        hint = " Its buffer is full, so read messages meanwhile." if self._full else ""
+        full = "Its buffer is full. Read its messages in another thread or task during the call."
         raise TimedOut(
             f"Cannot catch up: stream {self.sub_id!r} did not reach the end of its replay {within(timeout)}."
-            f"{hint} Pass a longer timeout."
+            f" {full if self._full else 'Pass a longer timeout.'}"
         )
 
     # -- errors of both clients -------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_wait_caught_up_returns_no_credit_beyond_the_limit(monkeypatch: pytest.M
     fed = Fed()
     fed.push(b"x" * 68)
     fed.push(b"x" * 68)
-    with pytest.raises(TimedOut, match="read messages meanwhile"):
+    with pytest.raises(TimedOut, match="Read its messages in another thread"):
         fed.stream.wait_caught_up(0)
     assert fed.consumed == []
 
@@ -187,7 +187,7 @@ def test_read_after_the_end_names_the_cause_and_one_cure(error: Disconnected | C
     assert str(caught.value) == f"Cannot read stream 'sub': it has ended {end}"
     with pytest.raises(StreamEnded) as caught:
         fed.stream.wait_caught_up(0)
-    assert str(caught.value) == f"Cannot catch up: stream 'sub' ended before its replay did {end}"
+    assert str(caught.value) == f"Cannot catch up: stream 'sub' ended before the end of its replay {end}"
 
 
 def test_close_unsubscribes_once_and_drops_waiting_messages() -> None:
