@@ -21,8 +21,8 @@ from tickertape.client.protocol.transactions import CommittedTransaction
 class AsyncClientTransaction(TransactionBase):
     """Messages that become visible atomically. `AsyncClient.transaction` creates it.
 
-    The end of its `async with` block commits it. See `ClientTransaction`. The `publish` calls are not
-    awaited.
+    The end of its `async with` block commits it, and an exception in the block aborts it (see
+    `ClientTransaction`). `publish` is not a coroutine function: call it without `await`.
 
     Example:
         >>> async with client.transaction() as transaction:

@@ -75,7 +75,7 @@ class ConnectionPin:
             self._first = logged_on
         elif logged_on is not None and logged_on is not self._first:
             raise Disconnected(
-                "Cannot stage the transaction: the connection was replaced meanwhile. Commit it again."
+                "Cannot commit the transaction: the client reconnected during the commit. Commit it again."
             )
 
 
@@ -95,8 +95,8 @@ def asking(
 class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a committed transaction.
 
-    `name` is the idempotency key. `repeated` is True if an earlier transaction with this name was committed,
-    so that this commit published nothing. `message_count` is the number of messages that this commit
+    `name` is the idempotency key. `repeated` is True if a transaction with this name was committed before.
+    This commit then published nothing. `message_count` is the number of messages that this commit
     published, and `bookmark` the bookmark of the last one (None without a message).
     """
 
@@ -204,7 +204,7 @@ class TransactionBuffer:
         if self.uncertain:
             raise UsageError(
                 f"Cannot add to transaction {self.key.name!r}: the outcome of its commit is unknown. "
-                "Commit it again, or start another one."
+                "Commit it again, or start another transaction."
             )
         self._asked = None  # the staged parts of a refused commit are no longer complete
 
@@ -292,11 +292,14 @@ class TransactionBuffer:
         Raises `UsageError` after a commit, or if its outcome is unknown.
         """
         if self.result is not None:
-            raise UsageError(f"Cannot abort transaction {self.key.name!r}: it was committed.")
+            raise UsageError(
+                f"Cannot abort transaction {self.key.name!r}: it was already committed. Publish messages "
+                "that correct it."
+            )
         if self.uncertain:
             raise UsageError(
                 f"Cannot abort transaction {self.key.name!r}: the outcome of its commit is unknown. "
-                "Commit it again to learn it."
+                "Commit it again to learn the outcome."
             )
         self.aborted = True
         self._frames = []
@@ -319,8 +322,9 @@ def staging(
     answer = yield (lambda number: commands.Prepare(id=number, transaction=key, part=part)), None
     if isinstance(answer, commands.Staged) and answer.messages != messages:
         raise TransactionUnknown(
-            f"Cannot commit transaction {key.name!r}: {answer.messages} of {messages} messages are staged. "
-            "The part was discarded and started again meanwhile. Nothing was published, so commit it again."
+            f"Cannot commit transaction {key.name!r}: the server has only {answer.messages} of its "
+            f"{messages} messages. It dropped the others before the commit. Nothing was published. Commit "
+            "it again."
         )
 
 

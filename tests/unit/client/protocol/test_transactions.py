@@ -123,7 +123,7 @@ def test_partially_staged_transaction_is_not_committed() -> None:
     assert isinstance(asked(steps), Stage)
     assert isinstance(asked(steps, Ack(id=1)), Stage)
     assert isinstance(asked(steps, Ack(id=1)), Prepare)
-    with pytest.raises(TransactionUnknown, match="1 of 3 messages"):
+    with pytest.raises(TransactionUnknown, match="only 1 of its 3 messages"):
         asked(steps, Staged(id=1, messages=1))
     assert not made.uncertain
 
@@ -244,7 +244,7 @@ def test_small_messages_share_stage_frames() -> None:
 def test_abort_of_committed_transaction_raises() -> None:
     made = gathered(b"1")
     made.committed(Committed(id=1, repeated=True))
-    with pytest.raises(UsageError, match="was committed"):
+    with pytest.raises(UsageError, match="was already committed"):
         made.aborting()
 
 
