@@ -33,8 +33,8 @@ class ServerChooser(Protocol):
     """Selects the server for an HA client. A chooser serves one client at a time.
 
     The client calls `current_uri` and `current_authenticator` before each connection attempt, and
-    `report_success` or `report_failure` after it. Calls are sequential, on the thread (or event loop) that
-    connects, and the client holds no lock meanwhile. A chooser must not call the client.
+    `report_success` or `report_failure` after it. The calls are sequential, on the thread (or event loop)
+    that connects. The client holds no lock during these calls. A chooser must not call the client.
 
     If `report_success` or `report_failure` raises, the exception goes to the exception listener and changes
     nothing. If another method raises, the client stops connecting, as if no server existed.
@@ -59,8 +59,8 @@ class ServerChooser(Protocol):
     def report_failure(self, error: TickertapeError, info: ConnectionInfo) -> None:
         """Record that connecting or logging on failed.
 
-        A later loss of the connection is not a failure, with one exception: the publish store holds messages
-        for a topic that is not persistent on the server (`TopicNotRecorded`).
+        The client does not report the loss of an established connection, with one exception: a topic of the
+        publish store is not persistent on this server (`TopicNotRecorded`).
         """
 
     def error(self) -> str:
@@ -106,7 +106,7 @@ class DefaultServerChooser:
     def current_uri(self) -> str | None:
         """Return the server to connect to: the first one, and after a failure the next one in the list.
 
-        A server that works stays the current one. None without servers."""
+        A server that works stays the current one. None if the list is empty."""
         return self._uris[self._current] if self._uris else None
 
     def current_authenticator(self) -> Authenticator | None:
@@ -124,7 +124,7 @@ class DefaultServerChooser:
             self._current = (self._current + 1) % len(self._uris)
 
     def error(self) -> str:
-        """Return the last failure, or that no servers are configured."""
+        """Return the text of the last failure, or a text that says that the list is empty."""
         if not self._uris:
             return "The list of servers is empty."
         return "" if self._last_error is None else str(self._last_error)

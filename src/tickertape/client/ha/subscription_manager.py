@@ -42,15 +42,15 @@ class StoredSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class SubscriptionManager(Protocol):
-    """Remembers the subscriptions of an HA client whose messages go to handlers.
+    """Remembers those subscriptions of an HA client that have a handler.
 
-    The client itself resubscribes when it reconnects. A custom manager may keep subscriptions beyond the
-    process. The client does not call the manager for subscriptions with
+    The client itself resubscribes when it reconnects. A custom manager may store subscriptions on disk, so
+    that they outlive the process. The client does not call the manager for subscriptions with
     `until_caught_up=True`.
 
-    At the first logon the client calls `stored`, then `bind` for each subscription, and subscribes them
-    before any other subscription. Calls are sequential, and the client holds no lock meanwhile. A manager
-    must not wait for the client.
+    At the first logon the client calls `stored`, then `bind` for each stored subscription, and restores them
+    before it makes any other subscription. The calls are sequential, and the client holds no lock during
+    them. A manager must not wait for the client.
     """
 
     def subscribed(self, subscription: StoredSubscription) -> None:
