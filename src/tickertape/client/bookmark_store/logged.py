@@ -31,8 +31,8 @@ _DISCARD: Final = int(RecordKind.DISCARD)
 _body: Final = BODY.pack
 _pack_into: Final = RECORD.pack_into
 _REMEDY: Final = (
-    "Restore it from a copy, pass an adapter, or move the file away. Messages are then redelivered from the "
-    "start point of each subscription."
+    "Restore the file from a copy, pass an adapter, or move the file away. Without the file, messages are "
+    "redelivered from the start point of each subscription."
 )
 
 
@@ -43,12 +43,12 @@ class LoggedBookmarkStore(FileBackedStore):
         path: The file. It and its directory are created if missing. One store at a time can use it: the lock
             file has the same path with `.lock` appended. A file of another kind, or in a newer format, is
             never overwritten.
-        adapter: Recovery point adapter, which keeps recovery points elsewhere too. If the file is missing or
-            damaged, the store starts with the recovery points of the adapter. Default None.
+        adapter: Recovery point adapter, which also keeps the recovery points elsewhere. If the file is
+            missing or damaged, the store starts with the recovery points of the adapter. Default None.
         sync: `"never"` (default): recorded changes survive the end of the process, but power loss may cause
             redelivery. `"always"`: each call syncs its changes before it returns.
-        prune_size: Int (bytes) or text such as `"16MB"` (default). The store prunes the file before it grows
-            above this size and above four times its size after the last prune.
+        prune_size: Int (bytes) or text such as `"16MB"` (default). The store prunes the file before the
+            file exceeds both this size and four times its size after the last prune.
 
     Raises:
         BadOption: For an invalid option.
@@ -97,8 +97,8 @@ class LoggedBookmarkStore(FileBackedStore):
     def on_resize(self, handler: ResizeHandler | None) -> None:
         """Set a handler that is called before the file grows. None removes it.
 
-        The handler runs in the thread whose call needs the space, and may call `prune`. Its exceptions
-        propagate from that call, and the store stays usable.
+        The handler runs in the thread whose call needs the space, and may call `prune`. An exception of
+        the handler propagates from that call, and the store stays usable.
 
         Args:
             handler: Called as `handler(store, size)` with the new size in bytes.

@@ -123,8 +123,8 @@ class StoreFile:
         except BlockingIOError:
             owner = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
             raise StoreLocked(
-                f"Cannot open the bookmark store {str(self.path)!r}: it is in use by process {owner}. Stop "
-                "that process, or use a separate store for each process."
+                f"Cannot open the bookmark store {str(self.path)!r}: it is in use by process {owner}. Close "
+                "the store there, or use a separate file for each store."
             ) from None
         with self._errors("lock"):
             os.ftruncate(self._lock, 0)
@@ -296,9 +296,8 @@ class FileBackedStore(ProgressStore, ABC):
                 return
             if self._owner and self._progress:
                 raise StoreOwnerMismatch(
-                    f"Cannot use {self._kind} {self.path!r} for client {name!r}: it has the positions of "
-                    "another client name. Use a separate file for each name, or remove these positions with "
-                    "purge()."
+                    f"Cannot use {self._kind} {self.path!r} for client {name!r}: it belongs to another "
+                    "client name. Use a separate file for each client name, or empty this one with purge()."
                 )
             self._owner = owner
             self._file.map[OWNER_AT:OWNER_END] = mark(owner, self._salt)

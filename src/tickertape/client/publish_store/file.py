@@ -63,9 +63,9 @@ class _Segment:
 class FilePublishStore(StoreOptions, ClosesItself):
     """Publish store that keeps messages in memory-mapped segment files until the server has persisted them.
 
-    A message is stored when `publish` returns. It survives the end of the process at any time, and power loss
-    with `sync="always"`. A client with a reopened store resends its messages and continues its sequences. The
-    store is a context manager that closes itself. The client does not close it.
+    A message is stored when `publish` returns. A stored message survives a crash of the process, and power
+    loss with `sync="always"`. A client with a reopened store resends its messages and continues its
+    sequences. The store is a context manager that closes itself. The client does not close it.
 
     Args:
         path: Directory for this store alone, created if missing. It belongs to the client name that uses it
@@ -80,7 +80,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         BadOption: For an invalid option.
         StoreLocked: If another process or store uses the directory.
         NotAStore: If the directory contains other files.
-        StoreVersion: If the format of the store is newer than this program.
+        StoreVersion: If the format of the store is newer than this program supports.
         StoreCorrupt: If the store is damaged.
         StoreFailed: If the operating system reports an error.
 
@@ -208,7 +208,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
 
     @property
     def last_sequence(self) -> int:
-        """Highest sequence ever stored, including earlier processes. 0 for a fresh store."""
+        """Highest sequence ever stored, also by earlier processes. 0 for a fresh store."""
         entries = self._ledger.entries
         return max(self._last, entries[-1].last) if entries else self._last
 
@@ -307,7 +307,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._note()
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Replace the messages `first` to `last` by `rest`."""
+        """Replace the messages `first` to `last` by `rest`. None removes them."""
         if not self._ledger.holds(first, last):
             return
         entry: UnpersistedEntry | None = None
