@@ -420,7 +420,8 @@ def shake(
         raise TlsFailed(tls_error(uri, error)) from None
     except TimeoutError as error:
         raise TimedOut(
-            f"Cannot use TLS with {uri!r}: no answer {within(seconds)}. Check that this is a tls:// address."
+            f"Cannot use TLS with {uri!r}: no answer {within(seconds)}. Check that the server uses TLS at "
+            "this address."
         ) from error
     except OSError as error:
         reason = error.strerror or error

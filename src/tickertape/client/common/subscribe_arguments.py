@@ -321,7 +321,9 @@ def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[s
 def check_sub_ids(what: str, sub_ids: object) -> tuple[str, ...]:
     """Return `sub_ids` as a tuple, for the command `what`. Raises `UsageError`."""
     if not sub_ids or not isinstance(sub_ids, list | tuple):
-        raise UsageError(f"Cannot {what}: no subscription is named. Pass the sub_id of at least one.")
+        raise UsageError(
+            f"Cannot {what}: no subscription is named. Pass the sub_id of at least one subscription."
+        )
     for sub_id in sub_ids:
         if not isinstance(sub_id, str):
             raise UsageError(wrong_type("sub_id", sub_id, "str"))

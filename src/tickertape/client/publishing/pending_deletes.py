@@ -14,7 +14,7 @@ from tickertape.wire.commands import Deleted, Rejected
 
 
 class DeleteResult(NamedTuple):
-    """Result of a delete of records, once it is persisted.
+    """Result of a persisted delete of records.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])

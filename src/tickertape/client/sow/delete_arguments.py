@@ -41,7 +41,8 @@ def delete_body(
     check_topic(topic)
     if options is not None:
         raise UsageError(
-            f"Cannot delete records with options={shown(options)}: only queues have options. Remove it."
+            f"Cannot delete records with options={shown(options)}: options are for messages of a queue. "
+            "Remove options."
         )
     delete = SowDelete(
         topic=topic,
