@@ -154,14 +154,15 @@ class StateTopic:
     def check_keys(self, keys: Sequence[bytes]) -> None:
         """Raise `BadSowKey` for canonical keys of a client that cannot be keys of this SOW."""
         if any(not 0 < len(key) <= sow_key_bytes_max for key in keys):
+            fault = f"a key has {max(map(len, keys)):,} bytes" if all(keys) else "a key is empty"
             raise BadSowKey(
-                f"Cannot select records of {shown(self.name)}: a key is empty or too long. "
+                f"Cannot select records of {shown(self.name)}: {fault}. "
                 f"Use canonical keys of 1 to {sow_key_bytes_max:,} bytes."
             )
         if self._patterned and not all(map(_names_topic, keys)):
             raise BadSowKey(
                 f"Cannot select records of {shown(self.name)}: a key does not begin with a topic. "
-                "Use arrays of a topic and the values of the key fields."
+                "Use JSON arrays of a topic followed by the values of the key fields."
             )
 
     def check_names(self, names: Sequence[str]) -> None:

@@ -205,17 +205,18 @@ class TransactionCoordinator:
             return
         if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
             raise BadOption(
-                f"Cannot commit {describe(transaction)}: it is empty, and the highest number of an empty "
-                f"transaction is {transaction_empty_number_max:,}. Use a lower number."
+                f"Cannot commit {describe(transaction)}: it is empty, and the largest number allowed for an "
+                f"empty transaction is {transaction_empty_number_max:,}. Use a smaller number."
             )
         if self._asked_all >= commits_waiting_max:
             raise LimitReached(
-                f"Cannot commit: {commits_waiting_max} commits wait for their answers. Wait for some of them."
+                f"Cannot commit: {commits_waiting_max} commits of all clients wait for their answers, the "
+                "most that the server permits. Try again later."
             )
         if self._asked[session.conn] >= commits_waiting_each_max:
             raise LimitReached(
                 f"Cannot commit: {commits_waiting_each_max} commits of this connection wait for their "
-                "answers. Wait for some of them."
+                "answers, the most that the server permits. Wait for one of these answers."
             )
         committing = self._under_way.get(transaction)
         if committing is None:
@@ -242,9 +243,9 @@ class TransactionCoordinator:
         missing = [name for name in names if name not in staged or not staged[name].prepared]
         if missing:
             raise TransactionUnknown(
-                f"Cannot commit {describe(transaction, missing[0])}: it is not staged and prepared here "
-                f"({len(missing)} of {len(names)} parts). It expired, was aborted, or was staged on another "
-                "server. Stage the transaction again."
+                f"Cannot commit {describe(transaction, missing[0])}: this server has not prepared it "
+                f"({len(missing)} of {len(names)} parts are missing). It expired, was aborted, or was staged "
+                "on another server. Stage and commit the transaction again."
             )
 
     # -- other inputs -----------------------------------------------------------------------------------

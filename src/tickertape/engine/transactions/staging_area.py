@@ -215,8 +215,8 @@ class StagingArea:
             )
         if beginning and self.count >= staged_parts_max:
             raise LimitReached(
-                f"Cannot stage more than {staged_parts_max} parts of transactions. Commit or abort some "
-                "of them."
+                f"Cannot stage more than {staged_parts_max} parts of transactions in total. Commit or abort "
+                "staged transactions."
             )
 
     def _submit(self, part: StagedPart, conn: int, answer: Command, size: int, task: StagingTask) -> None:

@@ -118,7 +118,9 @@ class KeyTable:
         blocks: KeyBlocks | None = None,
     ) -> None:
         if len(secret) < 16:
-            raise ValueError("Cannot create a key table: the secret is short. Use at least 16 random bytes.")
+            raise ValueError(
+                "Cannot create a key table: the secret is too short. Use at least 16 random bytes."
+            )
         digest = blake2b(secret, digest_size=24).digest()
         first, second, third = (int.from_bytes(digest[at : at + 8], "little") for at in (0, 8, 16))
         self._secret = first, second | 1, third | 1
