@@ -243,7 +243,7 @@ def test_prune_with_other_archived_messages_removes_nothing(
     made.add(0, log_end(data), files)
     code, output = prune(data, tmp_path / "archive")
     assert code == 1
-    assert "and log differ at positions" in output
+    assert "and the log differ at positions" in output
     assert "Nothing was removed" in output
     assert not (data / "retired.bin").exists()
 

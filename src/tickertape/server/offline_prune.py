@@ -142,10 +142,9 @@ class OfflinePrune:
         theirs = sums_of(self.archive, begin, end)
         if ours != theirs:
             raise ArchiveFailed(
-                f"Cannot prune: archive {self.archive.place.location!r} and log differ at positions "
-                f"{begin} to "
-                f"{end} ({theirs.messages:,} and {ours.messages:,} messages). Nothing was removed. Run "
-                "`tickertape pipeline audit` to list the differences."
+                f"Cannot prune: archive {self.archive.place.location!r} and the log differ at positions "
+                f"{begin} to below {end} ({theirs.messages:,} messages in the archive, {ours.messages:,} in "
+                "the log). Nothing was removed. Run `tickertape pipeline audit` to list the differences."
             )
 
     def remove(self, plan: PrunePlan) -> None:
@@ -227,9 +226,9 @@ class OfflinePrune:
             else:
                 if not read_all(self._disk, is_present(self._view, manifest)):
                     raise JournalCorrupt(
-                        f"Cannot prune: the log does not have the end of the checkpoint of SOW topic "
-                        f"{shown(manifest.topic)}. Nothing was removed. Restore journal/ and sow/ from one "
-                        f"backup. {_FORGET}"
+                        "Cannot prune: the log does not have the commit at which the checkpoint of SOW topic "
+                        f"{shown(manifest.topic)} ends. Nothing was removed. Restore journal/ and sow/ from "
+                        f"one backup. {_FORGET}"
                     )
                 pins.append(RetentionPin(manifest.start, f"SOW topic {shown(manifest.topic)}"))
                 self._manifests[manifest.topic] = retired_manifest(manifest, state.checksum)

@@ -261,8 +261,8 @@ class SnapshotReader:
                 self._handle = self._disk.open(segment_path(request.segment), write=False)
             except FileNotFoundError:
                 raise BookmarkExpired(
-                    f"Cannot read segment {request.segment}: it was removed by retention while it was read. "
-                    "Run the command again."
+                    f"Cannot read segment {request.segment}: retention removed it during the read. Run the "
+                    "command again."
                 ) from None
             self._number = request.segment
         assert self._handle is not None
@@ -337,8 +337,8 @@ def locate(reader: SnapshotReader, position: int) -> Location | Absent:
         return Absent(f"position {position} is after the last message: {held}")
     if position < view.first_position:
         removed = f". {view.retired}" if view.retired is not None else ""
-        begin = f"the log begins at {view.first_position}"
-        return Absent(f"position {position} is below the first: {begin}{removed}")
+        first = f"{view.first_position}, the first position of the log"
+        return Absent(f"position {position} is below {first}{removed}")
     segment, header = reader.header_of(position)
     part = next(p for p in reader.parts(position, position + 1) if position < p.end_position)
     batch, index = part.batch, position - part.first_position
@@ -391,9 +391,9 @@ def _why_absent(reader: SnapshotReader, bookmark: Bookmark) -> str:
     if low is None or high is None:
         return f"the log has no message of publisher {bookmark.publisher}"
     if bookmark.sequence < low:
-        return f"below the first: the lowest sequence of the publisher in the log is {low}"
+        return f"the lowest sequence of this publisher in the log is {low}"
     if bookmark.sequence > high:
-        return f"above the last: the highest sequence of the publisher in the log is {high}"
+        return f"the highest sequence of this publisher in the log is {high}"
     before, after = _neighbours(reader, bookmark)
     return f"a gap: the publisher went from sequence {before} to {after}"
 

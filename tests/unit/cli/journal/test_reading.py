@@ -318,8 +318,8 @@ def test_find_without_a_match_prints_the_reason(log: Log) -> None:
     gap = next(a for a, b in pairwise(mine) if b > a + 2)
     after = mine[mine.index(gap) + 1]
     for point, what in (
-        ("8|5|", "below the first: the lowest sequence of the publisher in the log is 10"),
-        (f"7|{max(mine) + 1}|", f"highest sequence of the publisher in the log is {max(mine)}"),
+        ("8|5|", "the lowest sequence of this publisher in the log is 10"),
+        (f"7|{max(mine) + 1}|", f"highest sequence of this publisher in the log is {max(mine)}"),
         (f"7|{gap + 1}|", f"a gap: the publisher went from sequence {gap} to {after}"),
         ("9|1|", "no message of publisher 9"),
         (str(len(log.sent)), "is after the last message: the log has positions 0 to below "),

@@ -269,7 +269,7 @@ def test_snapshot_reader_of_a_removed_segment_raises_bookmark_expired() -> None:
     snapshot = take_snapshot(written.disk)
     written.retire(2)
     reader = SnapshotReader(written.disk, snapshot.view)
-    with pytest.raises(BookmarkExpired, match="removed by retention while"):
+    with pytest.raises(BookmarkExpired, match="retention removed it during the read"):
         list(reader.parts(0, snapshot.view.end_position))
 
 
