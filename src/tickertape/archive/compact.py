@@ -130,9 +130,9 @@ def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | N
         rows = sum(file.rows for file in run)
         if sum(file.rows for file in added) != rows:
             raise ArchiveFailed(
-                f"Cannot compact {archive.place.location!r}: {run[0].path!r} and the next "
-                f"{len(run) - 1} files do not hold the {rows:,} rows recorded in the table. Nothing was "
-                "changed. Restore the files."
+                f"Cannot compact {archive.place.location!r}: {len(run)} files, the first of them "
+                f"{run[0].path!r}, do not hold the {rows:,} rows recorded in the table. These files were not "
+                "changed. Restore them from a copy."
             )
         if _replace(archive, run, added):
             done.files_before += len(run)
@@ -150,8 +150,8 @@ def vacuum(archive: ArchiveWriter, keep_seconds: float) -> int:
     `unknown_seconds_min`. Raises `BadOption` below one hour, `ArchiveFailed`."""
     if keep_seconds < keep_seconds_min:
         raise BadOption(
-            f"Cannot keep files for {keep_seconds:g} s only: a reader of an older version of the table may "
-            "use them. Keep them for at least one hour."
+            f"Cannot keep replaced files for only {keep_seconds:g} s: readers of older versions of the table "
+            "may still use them. Keep them for at least one hour."
         )
     removed = set(_vacuumed(archive, keep_seconds, full=False))
     # No commit names the files of a batch in progress either.
@@ -171,8 +171,8 @@ def _vacuumed(archive: ArchiveWriter, keep_seconds: float, *, full: bool) -> lis
         )
     except Exception as error:
         raise ArchiveFailed(
-            f"Cannot compact archive {archive.place.location!r}: {said(error).rstrip('.')}. Check the "
-            "location and its access."
+            f"Cannot delete old files of archive {archive.place.location!r}: {said(error).rstrip('.')}. "
+            "Check the location and its access."
         ) from error
     archive.reload()
     return removed

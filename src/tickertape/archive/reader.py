@@ -218,7 +218,7 @@ class ArchiveReader:
         if not coverage.begin <= begin <= end <= coverage.end:
             raise ArchiveFailed(
                 f"Cannot read positions {begin} to below {end} of archive {self.store.location!r}: it has "
-                f"{coverage}. Use positions that it has."
+                f"{coverage}. Use positions in this range."
             )
         return manifest
 
