@@ -73,7 +73,8 @@ def check_body_bytes(size: int) -> None:
     """Raise `MessageTooLarge` if the bodies of one batch exceed 32-bit offsets."""
     if size >= BODY_BYTES_END:
         raise MessageTooLarge(
-            f"Cannot encode {size} bytes of bodies in one batch. Split it below {BODY_BYTES_END} bytes."
+            f"Cannot encode a batch with {size} bytes of bodies. Use smaller batches, below {BODY_BYTES_END} "
+            "bytes each."
         )
 
 
@@ -117,7 +118,8 @@ def assemble(
     check_body_bytes(body_bytes)
     if total >= TOTAL_BYTES_END:
         raise MessageTooLarge(
-            f"Cannot encode a batch of {total} bytes. Split it below {TOTAL_BYTES_END} bytes."
+            f"Cannot encode a batch of {total} bytes. Use smaller batches, below {TOTAL_BYTES_END} bytes "
+            "each."
         )
     header = HEADER.pack(
         total, VERSION, CODEC_NONE, columns, count, run_count, len(topics), head_size, body_bytes, 0

@@ -47,7 +47,7 @@ class CopiedLease(msgspec.Struct, frozen=True):
         action = "acknowledge" if action == "ack" else action
         raise UsageError(
             f"Cannot {action} a copied message of queue {self.queue!r}: its lease belongs to the process "
-            "that received it. Settle the original there, or call ack() of a client with its bookmark."
+            "that received it. Use the original there, or pass the bookmark of the message to Client.ack()."
         )
 
 

@@ -80,5 +80,5 @@ def test_missing_optional_columns_are_none() -> None:
 
 def test_body_bytes_above_31_bits_are_refused() -> None:
     check_body_bytes(2**31 - 1)
-    with pytest.raises(MessageTooLarge, match="Split it"):
+    with pytest.raises(MessageTooLarge, match="Use smaller batches"):
         check_body_bytes(2**31)
