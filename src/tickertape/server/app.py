@@ -124,7 +124,9 @@ def _check_clock() -> None:
     try:
         time.time()
     except OverflowError:
-        raise ConfigurationError("Cannot start: the system clock is beyond the year 2262. Set it.") from None
+        raise ConfigurationError(
+            "Cannot start: the system clock is beyond the year 2262. Correct it."
+        ) from None
 
 
 def _log_refused(config: Config, code: str, text: str) -> None:

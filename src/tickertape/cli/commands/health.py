@@ -37,7 +37,8 @@ def health(ctx: click.Context, admin: str, as_json: bool) -> None:
         state = msgspec.json.decode(body, type=_State)
     except msgspec.MsgspecError:
         raise Failure(
-            f"Cannot read the state of {admin}: not a Tickertape server of this version. Check --admin."
+            f"Cannot read the state of {admin}: the answer has an unknown format. Check --admin and the "
+            "version of the server."
         ) from None
     if as_json:
         click.echo(body.rstrip())

@@ -136,7 +136,7 @@ def find_project(directory: Path) -> Path:
             return found[0]
     raise UserMistake(
         f"Cannot run a pipeline: neither {str(start)!r} nor a directory above it has a {SPEC_NAMES[0]}. "
-        "Name the directory of a project, or make one with `tickertape pipeline init DIR`."
+        "Pass the directory of a project, or create a project with `tickertape pipeline init DIR`."
     )
 
 
