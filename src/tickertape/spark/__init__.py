@@ -12,8 +12,8 @@ __all__ = ["TickertapeSource", "register"]
 def register(spark: SparkSession) -> None:
     """Register the format `"tickertape"` in a session, for reads and writes of tables and streams.
 
-    It is not necessary if the package is installed in Spark's Python: Spark then finds the format itself. A
-    second call has no effect.
+    The call is not necessary if the package is installed in Spark's Python, because Spark then finds the
+    format itself. A second call has no effect.
 
     Args:
         spark: The session.

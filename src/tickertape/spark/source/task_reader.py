@@ -132,8 +132,8 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
         kind = JournalError if isinstance(error, OSError) else type(error)
         raise kind(
             f"Cannot read option journal, {directory} on {os.uname().nodename}: "
-            f"{str(error).removesuffix('.')}. Use the data directory of the answering server, readable by "
-            "the executors, or omit the option."
+            f"{str(error).removesuffix('.')}. Pass the data directory of the server that answered, readable "
+            "by the executors, or omit the option."
         ) from error
     finally:
         disk.close_all()
