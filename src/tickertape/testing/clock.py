@@ -99,7 +99,7 @@ class VirtualClock:
         if late:
             raise RuntimeError(
                 f"Cannot use a virtual clock for {', '.join(late)}: loaded after the clock was installed. "
-                "Import these modules before."
+                "Import these modules before the `with` block."
             )
 
 

@@ -158,10 +158,10 @@ class StrictDisk:
         self._names.sync(self._unlinked(path))
 
     def harm(self, path: str, how: str, start: int = 0, stop: int = 1 << 62) -> None:
-        """Damage a file, synced or not. `counts` has the number of reads of the damage.
+        """Damage a file, synced or not. `counts` has the number of reads of damaged bytes.
 
-        `how`: the file reads as `zeros`, is `empty`, or the bytes from `start` up to `stop` are `unreadable`
-        until one write covers all of them. Raises `ValueError` for another `how`.
+        `how`: the file reads as `zeros`, is `empty`, or the bytes from `start` to `stop` (exclusive)
+        are `unreadable` until one write covers all of them. Raises `ValueError` for another `how`.
         """
         if how not in HARMS:
             raise ValueError(not_one_of("Unknown damage", how, HARMS))
@@ -171,7 +171,7 @@ class StrictDisk:
         file.suffer(how, start, stop)
 
     def mend(self) -> None:
-        """Restore damaged files, as from a copy, unless they were overwritten meanwhile."""
+        """Restore damaged files, as from a copy, unless they were overwritten after the damage."""
         for file in self._names.nodes():
             if file.harm is not None:
                 file.become(file.harm.before)
@@ -460,7 +460,7 @@ class StrictDisk:
         return hit
 
     def read_nowait(self, handle: int, offset: int, size: int) -> bytes | None:
-        """Read bytes as `read`, because memory never blocks."""
+        """Read bytes like `read`. It never returns None, because memory never blocks."""
         return self.read(handle, offset, size)
 
     def _file(self, handle: int, *, write: bool = False, wrong: int = errno.EBADF) -> FileState:

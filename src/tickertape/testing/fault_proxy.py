@@ -92,7 +92,7 @@ class Way:
 class FaultProxy:
     """TCP proxy between clients and a server that injects faults. A context manager with its own thread.
 
-    Clients connect to `uri`. Faults affect open connections. Later connections pass, unless `refuse()` was
+    Clients connect to `uri`. Faults affect open connections. New connections work, unless `refuse()` was
     called. Any thread may call any method. A call has taken effect when it returns.
 
     Args:
@@ -173,7 +173,7 @@ class FaultProxy:
         self._do(stall)
 
     def go(self) -> None:
-        """Resume stalled connections. A half-open connection is reset at both ends."""
+        """Resume stalled connections, and reset half-open connections at both ends."""
 
         def go() -> None:
             for pair in tuple(self._pairs):
