@@ -76,8 +76,8 @@ def stats_of(url: str) -> tuple[bytes, Stats]:
         return body, msgspec.json.decode(body, type=Stats)
     except msgspec.MsgspecError as error:
         raise Failure(
-            f"Cannot read the statistics of {url!r}: not a Tickertape server of this version ({error}). "
-            "Check --admin."
+            f"Cannot read the statistics of {url!r}: the answer has an unknown format ({error}). "
+            "Check --admin and the version of the server."
         ) from None
 
 

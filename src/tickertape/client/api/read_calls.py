@@ -277,9 +277,9 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         """Read the stored messages of a topic from a start point. Then the stream ends.
 
         The end is the last message that the server had accepted at the call, including earlier publishes of
-        this client. A range may end the stream earlier. If the replay cannot be completed, iteration raises
-        the error. An end without an error therefore means that everything was read. Messages have a bookmark
-        and a timestamp.
+        this client. A range may end the stream earlier. If an error ends the replay early, iteration raises
+        this error. If the stream ends without an error, everything was read. Messages have a bookmark and a
+        timestamp.
 
         Args:
             topic: Name or pattern of the topics, as in `bookmark_subscribe`.

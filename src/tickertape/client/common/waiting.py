@@ -15,11 +15,11 @@ from tickertape.base.units import parse_interval, within
 class Default(enum.Enum):
     """Type of `DEFAULT`."""
 
-    DEFAULT = "the client's timeout"
+    DEFAULT = "see the docstring"
 
 
 DEFAULT: Final = Default.DEFAULT
-"""The `timeout` of the client."""
+"""The `timeout` of the client, of the stream, or of the query, as the docstring of the call states."""
 
 Timeout = float | str | None | Default
 """Seconds, text such as `"500ms"`, None (as long as the connection lasts), or `DEFAULT`."""
