@@ -50,7 +50,7 @@ def _config(interval: str) -> str:
     )
     return "".join(
         f'[[sow]]\nname = "{name}"\ncheckpoint_interval = "{interval}"\n{more}\n'
-        + 'key = ["/id"]\n' * (name != EXPLICIT)
+        + 'key = ["/id"]\nindex = [["/even"]]\n' * (name != EXPLICIT)
         for name, more in topics
     )
 
