@@ -96,13 +96,14 @@ def test_wrong_or_unreadable_journal_files_are_refused_without_a_server_read(
     with running_server(tmp_path / "other") as other:
         moved = replace(part, directory=str(other.data))
         with pytest.raises(
-            WrongJournal, match=f"option journal, {other.data} on .*{part.journal}.*or omit the option"
+            WrongJournal,
+            match=f"directory {other.data} of option journal on .*{part.journal}.*or omit the option",
         ):
             list(reader.read(moved))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotAJournal, match=f"option journal, {tmp_path}/empty on"):
+    with pytest.raises(NotAJournal, match=f"directory {tmp_path}/empty of option journal on"):
         list(reader.read(replace(part, directory=str(tmp_path / "empty"))))
-    with pytest.raises(NotAJournal, match=f"option journal, {tmp_path}/missing on"):
+    with pytest.raises(NotAJournal, match=f"directory {tmp_path}/missing of option journal on"):
         list(reader.read(replace(part, directory=str(tmp_path / "missing"))))
 
 

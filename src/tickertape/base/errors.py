@@ -95,7 +95,7 @@ class BadSowKey(UsageError, ValueError):
 
 
 class BadOrderBy(UsageError, ValueError):
-    """Query of records with an invalid sort order, or one by fields that the messages cannot have."""
+    """Query of records whose sort order is invalid, or uses fields that the messages cannot have."""
 
 
 class BadQuery(UsageError, ValueError):
@@ -154,7 +154,7 @@ class PublishRejected(UsageError):
 
 
 class PublisherTakenOver(UsageError):
-    """Another process published under this client name. Unacknowledged messages may or may not be stored."""
+    """Another process published under this client name. The log may have unacknowledged messages, or not."""
 
 
 class TransactionTooLarge(UsageError, ValueError):

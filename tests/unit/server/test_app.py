@@ -107,6 +107,6 @@ def test_start_with_the_clock_out_of_range_is_refused(monkeypatch: pytest.Monkey
     with monkeypatch.context() as patched:
         patched.setattr(time, "time", beyond)
         with pytest.raises(
-            ConfigurationError, match=r"Cannot start: the system clock is beyond .* Set it\.$"
+            ConfigurationError, match=r"Cannot start: the system clock is beyond .* Correct it\.$"
         ):
             app.run_server(Config(), lambda *_: None)

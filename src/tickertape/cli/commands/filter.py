@@ -18,6 +18,7 @@ from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.tables import counted
 from tickertape.filter import Filter, compile_filter
 from tickertape.filter.compiler.explain import explain as explain_filter
+from tickertape.filter.functions.registry import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
 from tickertape.payload.registry import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 
 _LINES_AT_A_TIME: Final = 512
@@ -88,9 +89,11 @@ def test(text: str, file: BinaryIO, kind: str, only_count: bool, limit: int | No
     """
     found = _compiled(text, kind)
     if found.needs:
-        needs = ", ".join(sorted(found.needs))
+        functions = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
+        used = " and ".join(f"{name}()" for name, need in functions.items() if need in found.needs)
         raise UserMistake(
-            f"Cannot test the filter: it uses {needs}, which a line does not have. Remove them."
+            f"Cannot test the filter: it uses {used}, and lines have no such values. Remove the conditions "
+            "with these functions."
         )
     matched, out = 0, message_output()
     lines = _lines(file)

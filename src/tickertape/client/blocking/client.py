@@ -326,8 +326,8 @@ class Client(
     ) -> int | None:
         """Publish one message. The server merges its fields into the record with the same key.
 
-        The body must have the key fields. On a SOW topic with explicit keys, the message must have its key
-        (`sow_key`). Objects are merged by name at every depth, and all other values, arrays too, are
+        The message must have the key of the record: the key fields in the body, or `sow_key` on a SOW topic
+        with explicit keys. Objects are merged by name at every depth, and all other values, arrays too, are
         replaced. A delta cannot remove a field. The server merges each delta once, and stores and delivers
         the merged message.
 

@@ -67,8 +67,8 @@ class SowRecoveryPointAdapter:
     Raises:
         UsageError: `client` is the client of the subscriptions, or not a blocking client.
         BadName: `tracked_client_name` is invalid.
-        BadTopic: `topic` is invalid. `load`: it is not a SOW topic.
-        StoreCorrupt: `load`: a record of the topic is not a recovery point.
+        BadTopic: `topic` is invalid. `load` also raises it if `topic` is not a SOW topic.
+        StoreCorrupt: Raised by `load` if a record of the topic is not a recovery point.
 
     All other errors of `load`, `update`, `purge` and `close`: see `Client.sow`, `Client.publish`,
     `Client.sow_delete` and `Client.publish_flush`.
@@ -92,7 +92,7 @@ class SowRecoveryPointAdapter:
         # Asyncio clients have the same calls, which return coroutines.
         if not hasattr(type(client), "sow_delete") or hasattr(type(client), "__aenter__"):
             raise UsageError(
-                f"Cannot use a {type(client).__name__} for recovery points: its calls do not return results. "
+                f"Cannot use {type(client).__name__} for recovery points: it is not a blocking client. "
                 "Pass a Client or HAClient."
             )
         if client.name == tracked_client_name:

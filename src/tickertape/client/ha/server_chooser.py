@@ -59,8 +59,8 @@ class ServerChooser(Protocol):
     def report_failure(self, error: TickertapeError, info: ConnectionInfo) -> None:
         """Record that connecting or logging on failed.
 
-        The client does not report the loss of an established connection, with one exception: a topic of the
-        publish store is not persistent on this server (`TopicNotRecorded`).
+        The client does not report the loss of an established connection, with one exception: the connection
+        ended because a topic of the publish store is not persistent on this server (`TopicNotRecorded`).
         """
 
     def error(self) -> str:

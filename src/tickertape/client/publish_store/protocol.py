@@ -69,7 +69,7 @@ class PublishStore(Protocol):
         """Remove all messages up to and including `sequence`. The server has persisted them."""
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Replace the messages with the sequences `first` to `last`, which are in one batch, by `rest`.
+        """Replace the messages `first` to `last` (sequence numbers, all in one batch) by `rest`.
 
         `rest` is a batch of some of these messages, or None to remove all. The call has no effect if
         the store does not have the messages any more.

@@ -66,8 +66,8 @@ class SegmentDirectory:
             os.close(lock)
             raise StoreLocked(
                 f"Cannot open the publish store {str(self.path)!r}: it is in use by "
-                f"{holder or 'an unnamed process'}. Close the store there, or use a "
-                "separate store for each process."
+                f"{holder or 'an unnamed process'}. Use a separate store for each "
+                "process, or close the store there."
             ) from None
         except BaseException:
             os.close(lock)

@@ -14,7 +14,6 @@ import msgspec
 from tickertape.base.errors import TickertapeError
 from tickertape.payload import Unreadable, message_type, parse_path
 from tickertape.payload.canonical import encode_canonical, generated_key, normal_form
-from tickertape.payload.getter import values_getter
 from tickertape.wire.commands import GroupBegin
 
 _READERS_CACHED: Final = 256
@@ -98,6 +97,8 @@ def keys_of(groups: Sequence[GroupBegin], *, whole: bool) -> RecordKeys:
 @lru_cache(_READERS_CACHED)
 def _values(type_name: str, fields: tuple[str, ...]) -> Values | None:
     """Return a function that reads the key fields of a body, or None for an unknown type or path."""
+    from tickertape.payload.getter import values_getter  # only who reads keys needs it
+
     try:
         reader = message_type(type_name).reader([parse_path(field) for field in fields])
     except TickertapeError:  # of a newer server

@@ -162,7 +162,7 @@ class StateTopic:
         if self._patterned and not all(map(_names_topic, keys)):
             raise BadSowKey(
                 f"Cannot select records of {shown(self.name)}: a key does not begin with a topic. "
-                "Use JSON arrays of a topic followed by the values of the key fields."
+                "Give each key as an array: first the topic, then the values of the key fields."
             )
 
     def check_names(self, names: Sequence[str]) -> None:

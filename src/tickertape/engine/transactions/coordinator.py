@@ -243,9 +243,10 @@ class TransactionCoordinator:
         missing = [name for name in names if name not in staged or not staged[name].prepared]
         if missing:
             raise TransactionUnknown(
-                f"Cannot commit {describe(transaction, missing[0])}: this server has not prepared it "
-                f"({len(missing)} of {len(names)} parts are missing). It expired, was aborted, or was staged "
-                "on another server. Stage and commit the transaction again."
+                f"Cannot commit {describe(transaction, missing[0])}: this server does not have all of its "
+                f"staged messages ({len(missing)} of {len(names)} parts are missing). It expired, was "
+                "aborted, or was staged on another server. Create the transaction again, with the same name "
+                "and messages, and commit it."
             )
 
     # -- other inputs -----------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class CommittedTransactions:
         elif key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
             raise LimitReached(
                 f"Cannot commit: {transaction_spaces_max} transaction spaces are stored, and this space "
-                "is new. Use one space for all batches of a query."
+                "is new. Use one space for all transactions of a series, such as one Spark query."
             )
 
     def highest(self, transaction: Transaction) -> int:

@@ -101,7 +101,8 @@ def _place(archived: ArchiveFrame, point: StartPoint | EndPoint, *, later: bool,
         return coverage.end if found is None else int(found)
     if not isinstance(point, AtBookmarks):
         raise BookmarkUnknown(
-            f"Cannot start at {str(point)!r} in an archive. Use a bookmark, a timestamp, epoch or a range."
+            f"Cannot start at {str(point)!r}: an archive does not support this kind of start point. "
+            "Use a bookmark, a timestamp, epoch or a range."
         )
     wanted = [
         (f.col("publisher") == str(bookmark.publisher))

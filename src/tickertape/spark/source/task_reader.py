@@ -131,9 +131,9 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
         # Operating system errors become errors of this package.
         kind = JournalError if isinstance(error, OSError) else type(error)
         raise kind(
-            f"Cannot read option journal, {directory} on {os.uname().nodename}: "
-            f"{str(error).removesuffix('.')}. Pass the data directory of the server that answered, readable "
-            "by the executors, or omit the option."
+            f"Cannot read directory {directory} of option journal on {os.uname().nodename}: "
+            f"{str(error).removesuffix('.')}. Use the data directory of the server from which the driver "
+            "gets positions, readable by the executors, or omit the option."
         ) from error
     finally:
         disk.close_all()
