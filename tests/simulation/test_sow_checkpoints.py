@@ -36,6 +36,7 @@ def run(seed: int, counts: Counter[str]) -> None:
                 counts["moved manifests"] += plan.manifest.end != plan.manifest.files[-1].end
 
 
+@pytest.mark.timeout(300)
 def test_records_after_each_start_are_those_of_all_persisted_messages() -> None:
     counts: Counter[str] = Counter()
     for seed in range(50):
