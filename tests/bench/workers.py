@@ -21,6 +21,8 @@ from tickertape.wire.commands import Ack, Flush
 
 PROBE_SECONDS = 0.005
 """Interval of the flushes of a probe."""
+IDLE_SECONDS_MAX = 10.0
+"""How long a hand-over waits for the next batch. Its last one may wait for a publisher that has ended."""
 REST_SECONDS = 0.02
 """How long a consumer keeps acknowledgements that are too few to travel: only the last ones are."""
 
@@ -275,6 +277,27 @@ def probe(uri: str) -> None:
     print(max(taken) * 1e3, flush=True)
 
 
+def handovers(uri: str, topic: str, keys: str) -> None:
+    """Read all `keys` records and then live messages, again and again, until asked to end.
+
+    Print how often all records and at least one live message arrived. Update the topic meanwhile.
+    """
+    over = threading.Event()
+    complete = 0
+    with tt.Client(_name(), uri) as client:
+        _go()
+        threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
+        while not over.is_set():
+            received = 0
+            with client.sow_and_subscribe(topic) as stream, contextlib.suppress(tt.TimedOut):
+                for batch in stream.batches(IDLE_SECONDS_MAX):
+                    received += len(batch)
+                    complete += received > int(keys)
+                    if received > int(keys) or over.is_set():
+                        break
+    print(complete, flush=True)
+
+
 def connections(uri: str, topic: str, count: str) -> None:
     """Subscribe with each of `count` asyncio clients. Print each time that all have another message."""
 
@@ -313,6 +336,7 @@ WORKERS = {
         ranges,
         filters,
         probe,
+        handovers,
         connections,
     )
 }

@@ -85,6 +85,25 @@ class PeerServer(ABC):
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
+    def end_process(self, *, kill: bool) -> None:
+        """Kill the process, or stop it, and keep its directory."""
+        process = self._process
+        assert process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        process.wait(STOP_SECONDS_MAX)
+        self._process = None
+
+    def start_process(self) -> None:
+        """Start the process again with its directory."""
+        self._start()
+
     def reserve_port(self) -> int:
         """Return a port that is free now."""
         with socket.create_server(("127.0.0.1", 0)) as found:
