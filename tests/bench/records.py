@@ -28,6 +28,7 @@ from tests.bench.record_stage import (
     UPDATES,
     WITHOUT_INDEX,
     Medians,
+    expect_records,
     fill_records,
     filled,
     in_turn,
@@ -280,10 +281,7 @@ def _starts(room: Room, *, kill: bool) -> Reading:
             start = timed()
             server.start()
             taken = timed() - start
-            with tt.Client("bench-counter", server.uri) as client:
-                result = client.sow(TOPIC, top_n=0)
-                assert not list(result)
-                assert result.topic_matches == keys
+            expect_records(server, keys)
             return taken
 
         def theirs(turn: int) -> float:
