@@ -318,8 +318,8 @@ MUTATIONS: Final = (
     Mutation(
         "segments are removed before the retired state is written",
         "journal/commit/jobs.py",
-        "        if job.retired is not None:\n            write_retired",
-        "        if job.retired is None:\n            write_retired",
+        "        write_retired(self._disk, job.retired)\n",
+        "        pass\n",
         (_RETENTION,),
         promise="invariant 3",
         tier="simulation",

@@ -119,8 +119,9 @@ def test_segment_removal_with_a_crash_before_any_operation_loses_nothing() -> No
             leftovers += bool(recovered.leftovers)
             # The next run removes the leftovers, and the run after it opens too.
             if recovered.leftovers:
+                assert recovered.retired is not None
                 DiskJobExecutor(disk, lambda: 0).run(
-                    RetireSegments(retired=None, numbers=recovered.leftovers)
+                    RetireSegments(retired=recovered.retired, numbers=recovered.leftovers)
                 )
                 disk = disk.crash_clone(rng)
                 assert _check_opened(disk, highest, positions)
@@ -188,6 +189,10 @@ def _live(world: EngineWorld, names: list[str], steps: int) -> None:
             assert not any("ended" in mark for mark in reader.marks[sub_id])
 
 
+REGRESSIONS = ((134,), (), ())
+"""134: the directory with retired.bin is not synced, and the next run removes the segments."""
+
+
 def _cut_short(world: EngineWorld) -> None:
     """Disconnect all readers, then lose power during a removal of segments, if one is due."""
     for conn in list(world.broker.sessions):
@@ -232,7 +237,7 @@ def _reopened(world: EngineWorld) -> None:
 def test_retention_through_crashes_and_failures_keeps_names_and_sequences(part: int, full: bool) -> None:
     counts: Counter[str] = Counter()
     seeds = 600 if full else 24
-    for seed in range(part * seeds // 3, (part + 1) * seeds // 3):
+    for seed in (*range(part * seeds // 3, (part + 1) * seeds // 3), *REGRESSIONS[part]):
         policies = FOUR_SEGMENTS, RetentionPolicy(age_seconds=30), RetentionPolicy(age_seconds=1)
         world = EngineWorld(
             seed,

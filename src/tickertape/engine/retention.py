@@ -94,8 +94,9 @@ class RetentionManager:
         """Monotonic time since when only brief pins prevented a removal."""
         self.sealed_through = journal.commits.sealed_through
         """Number of the last sealed segment at the last check."""
-        if journal.leftovers:
-            self._job = RetireSegments(retired=None, numbers=journal.leftovers)
+        if journal.leftovers and journal.view.retired is not None:
+            # Written once more: if its directory could not be synced, a power loss would remove the old file.
+            self._job = RetireSegments(retired=journal.view.retired, numbers=journal.leftovers)
         self.removed_segments = 0
         """Files deleted since the start."""
         self.held_segments = 0

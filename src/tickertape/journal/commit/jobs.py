@@ -104,10 +104,9 @@ class PrepareSegment(JournalJob, frozen=True, kw_only=True):
 class RetireSegments(JournalJob, frozen=True, kw_only=True):
     """Record the facts that outlive the segments `numbers`, then remove these segments, oldest first.
 
-    Without `retired` the facts are recorded already. The job may run concurrently with all others and may be
-    repeated after an error."""
+    The job may run concurrently with all others and may be repeated after an error."""
 
-    retired: RetiredState | None
+    retired: RetiredState
     numbers: tuple[int, ...]
 
 
@@ -281,8 +280,7 @@ class DiskJobExecutor:
         return self._entropy()
 
     def _retire(self, job: RetireSegments) -> None:
-        if job.retired is not None:
-            write_retired(self._disk, job.retired)
+        write_retired(self._disk, job.retired)
         for number in job.numbers:
             with contextlib.suppress(FileNotFoundError):  # an earlier attempt removed it
                 self._disk.remove(segment_path(number))

@@ -213,7 +213,8 @@ def test_leftover_files_of_retired_segments_are_not_part_of_the_log() -> None:
     assert report.whole
     assert report.retired is not None
     assert report.retired.unfinished == 1
-    written._executor.run(RetireSegments(retired=None, numbers=recovered.leftovers))
+    assert recovered.retired is not None
+    written._executor.run(RetireSegments(retired=recovered.retired, numbers=recovered.leftovers))
     assert not recover_journal(written.disk, read_identity(written.disk).journal_id).leftovers
 
 
