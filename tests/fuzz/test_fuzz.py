@@ -86,6 +86,7 @@ def seconds_of(run: Callable[[bytes], str], data: bytes) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_target_with_mutated_input_raises_only_allowed_exceptions(name: str, full: bool) -> None:
     target = TARGETS[name]

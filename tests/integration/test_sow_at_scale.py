@@ -171,7 +171,7 @@ def expected_records(updates: Updates, end: int, keys: int) -> list[int]:
     return [number for number in range(max(0, end - keys), end) if updates.matches(number)]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_hand_overs_under_updates_have_no_gap_and_no_duplicate(tmp_path: Path, full: bool) -> None:
     keys, times = (100_000, 200) if full else (10_000, 20)
     counts: Counter[str] = Counter()

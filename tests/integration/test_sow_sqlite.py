@@ -179,7 +179,7 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_random_programs_give_the_records_of_sqlite(server: RunningServer, full: bool) -> None:
     counts: Counter[str] = Counter()
     for seed in range(PROGRAMS_FULL if full else PROGRAMS):

@@ -333,7 +333,6 @@ def test_audit_of_an_archive_with_some_topics_does_not_judge_gaps(
     table = archive(whole, spark, tmp_path / "archive", begin=0, topics="beside|none")
     result = run(table, "--against", whole.uri)
     assert result.exit_code == 0, result.output
-    assert "gaps are not judged" in result.stdout
     assert result.stdout.splitlines()[-1].endswith(
         "gaps not judged, 0 twice, 0 out of order, both logs are equal"
     )
