@@ -263,7 +263,7 @@ def test_restored_log_that_grew_beyond_the_archive_is_refused(location: Path, tm
         publish(server, "one", 60)
         assert log_end(copy) > ArchiveWriter(location_of(str(location))).coverage.end
         with pytest.raises(
-            ArchiveFailed, match=r"and the log does not have it\. The log has lost archived messages"
+            ArchiveFailed, match=r"but the log does not have it\. The log has lost archived messages"
         ):
             prepare(wish(server, location))
 
