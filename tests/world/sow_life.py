@@ -219,6 +219,7 @@ def _opened(server: SimServer, history: History, instance: EngineDriver) -> None
     take = journal.take_persisted
 
     def taking() -> Sequence[object]:
+        history.removed_below = max(history.removed_below, journal.view.first_position)
         commits = take()
         for commit in commits:
             history.record(commit.first_position, commit.batch)

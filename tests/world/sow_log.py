@@ -125,6 +125,8 @@ class History:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self.removed_below = 0
+        """Retention has removed the messages below this position."""
         self._places: dict[str, int] = {}
 
     @property
