@@ -432,5 +432,6 @@ class ClientDriver(ABC):
         if handling_loss and self.logon.displaced is not None:
             raise NameInUse(
                 f"Cannot reconnect: another connection took over the client name {self.core.name!r}. Use a "
-                "unique name, or call connect() outside of the disconnect handler."
+                "unique name. To take the name back from the other connection, call connect() outside of the "
+                "disconnect handler."
             ) from self.logon.displaced

@@ -164,10 +164,11 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
         Pass exactly one of `filter`, `keys`, `data` and `bookmark`.
 
         Records: the server processes the publishes and deletes of a client in the order of the calls. So the
-        call also deletes matching records of messages that this client published before it, and none of later
-        messages. With a publish store, the client stores and resends the delete like a message, and
-        the delete takes effect once. Without a publish store, repeat the call after an error. The client
-        repeats a delete of more than 250,000 records until all of them are deleted.
+        call also deletes matching records that this client published before the call. It deletes no record of
+        a message that the server accepts later. With a publish store, the client stores and resends the
+        delete like a message, and the delete takes effect once. Without a publish store, repeat the call
+        after an error. The client repeats a delete of more than 250,000 records until all of them are
+        deleted.
 
         Queues: `bookmark` and `filter` acknowledge, release or reject messages, as `options` requests. A
         filter also settles messages that other consumers have leased. In a queue with strict leasing, it

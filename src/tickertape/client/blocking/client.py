@@ -67,9 +67,9 @@ class Client(
             Messages get sequence numbers, and the client resends unpersisted ones on its next connection.
             None (default): after a lost connection, the outcome of unanswered messages is unknown.
         bookmark_store: Store that records delivered and discarded messages of bookmark subscriptions
-            (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`). `MOST_RECENT` requires one,
-            and discarded messages are not redelivered. Close the store after the client. None (default): no
-            store.
+            (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`). With a store,
+            `MOST_RECENT` starts at the recovery point, and discarded messages are not redelivered. Close the
+            store after the client. None (default): no store, and `MOST_RECENT` starts as `EPOCH`.
         timeout: Default timeout of all calls, in seconds or text (`"500ms"`). Default 10 seconds. None: wait
             as long as the connection lasts.
         connect: Connect and log on immediately (default True).

@@ -52,7 +52,7 @@ class ProgressStore(ClosesItself):
 
     @property
     def path(self) -> str | None:
-        """File of the store. None in memory."""
+        """Path of the file of the store. None for a store without a file."""
         return None
 
     # -- calls of the client ------------------------------------------------------------------------------

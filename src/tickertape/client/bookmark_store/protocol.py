@@ -110,7 +110,8 @@ class BookmarkStore(Protocol):
     def most_recent(self, sub_id: str) -> list[Bookmark]:
         """Return the bookmarks of MOST_RECENT. The server resumes right after the earliest of them.
 
-        An empty list means EPOCH: the id is unknown, or the first message is not discarded."""
+        An empty list means EPOCH: the id is unknown, or the subscription started at EPOCH and its first
+        message is not discarded."""
 
     def undiscarded_count(self, sub_id: str) -> int:
         """Return the number of delivered messages that are not discarded."""

@@ -68,8 +68,8 @@ def check_from_client(batch: MessageBatch, *, deltas: bool = False) -> None:
     if deltas and batch.message_flags is not None and int(batch.message_flags.max()) == FLAG_DELTA:
         if (batch.message_flags | FLAG_DELTA != FLAG_DELTA).any():
             raise BadBatch(
-                "Cannot store a batch of a client: only the server writes the message flag superseded. "
-                "Send no flag other than delta."
+                "Cannot store a batch of a client: only the server sets the message flag 'superseded'. "
+                "Send no message flag other than 'delta'."
             )
         columns &= ~MESSAGE_FLAGS
     if columns:

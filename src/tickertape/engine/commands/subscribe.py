@@ -413,8 +413,8 @@ class SubscribeHandler:
                 )
             if feed.live:
                 raise BadOption(
-                    f"Cannot pause or resume subscription {shown(sub_id)}: it has the option live. "
-                    "No subscription was changed. Subscribe without live to pause it."
+                    f"Cannot pause or resume subscription {shown(sub_id)}: it has the option 'live'. "
+                    "No subscription was changed. To pause it, subscribe without the option 'live'."
                 )
             feeds[sub_id] = feed
         return list(feeds.values())

@@ -226,8 +226,8 @@ class TransactionCoordinator:
             self._under_way[transaction] = committing
         elif committing.parts != command.parts:
             raise TransactionBusy(
-                f"Cannot commit {describe(transaction)}: it is being committed with other parts. "
-                "Wait for the answer to that commit."
+                f"Cannot commit {describe(transaction)}: another commit of it, with different parts, is in "
+                "progress. Commit again later, with the same name."
             )
         committing.waiting.append((session.conn, command.id))
         self._asked[session.conn] += 1

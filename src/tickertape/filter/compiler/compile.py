@@ -96,7 +96,8 @@ class Filter:
         """
         if context is None and self.needs:
             raise ValueError(
-                f"Cannot evaluate the filter: it needs {', '.join(sorted(self.needs))}. Pass a context."
+                f"Cannot evaluate the filter: it needs the inputs {', '.join(sorted(self.needs))}. "
+                "Pass them as `context` (`FilterInputs`)."
             )
         try:
             found, unreadable = self._select(bodies, context or _NO_CONTEXT, self._arrays)

@@ -191,7 +191,8 @@ class BodyBlocks:
         number = self._next
         if number >= BLOCKS_END:
             raise LimitReached(
-                f"Cannot store more bodies: the SOW state has used all {BLOCKS_END:,} block numbers. "
+                f"Cannot store more records: the server has used all {BLOCKS_END:,} numbers of memory blocks "
+                "for records since its start. "
                 "Restart the server."
             )
         buffer = np.empty(capacity, I1).data
