@@ -91,7 +91,8 @@ class StateCommands:
         self._searches = 0
         self._direct = 0
         """Keys of deletes without a search."""
-        self._check_deltas()
+        self._deltas = self._delta_rows()
+        """Indices of deltas that are not duplicates."""
         self._repeated, self._requests = self._asked()
         self._frames: dict[StateTopic, _FrameRows] = {}
         self._bad_rows: list[int] = []
@@ -102,19 +103,16 @@ class StateCommands:
         """SOW topics with deletes."""
         return {request.topic for request in self._requests}
 
-    @property
-    def deltas(self) -> set[int]:
-        """Indices of deltas that are not duplicates."""
+    def _delta_rows(self) -> set[int]:
         flags = self._batch.message_flags
         if flags is None:
             return set()
         rows = (flags[self._known :] & FLAG_DELTA).nonzero()[0] + self._known
+        if len(rows) > sow_deltas_per_frame_max:
+            raise BadBatch(
+                f"Invalid frame with {len(rows):,} deltas. Send at most {sow_deltas_per_frame_max:,}."
+            )
         return set(rows.tolist())
-
-    def _check_deltas(self) -> None:
-        count = len(self.deltas)
-        if count > sow_deltas_per_frame_max:
-            raise BadBatch(f"Invalid frame with {count:,} deltas. Send at most {sow_deltas_per_frame_max:,}.")
 
     def _asked(self) -> tuple[list[int], list[_Request]]:
         batch = self._batch
@@ -230,7 +228,7 @@ class StateCommands:
 
         `stamp` is the stamp of the frame in the log. Returns the resolved deletes."""
         requests = {request.row: request for request in self._requests}
-        deltas = self.deltas
+        deltas = self._deltas
         used = {request.topic for request in self._requests}
         used.update(topic for topic, keys in self._keys.items() if not deltas.isdisjoint(keys))
         for topic in used:
