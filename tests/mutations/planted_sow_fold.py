@@ -60,9 +60,9 @@ SOW_FOLD_MUTATIONS: Final = (
     ),
     Mutation(
         "an updated record stays at the earlier value of its hash index",
-        "engine/sow/state/fold.py",
-        "            self._index.put(slots, keys, self.records.blocks.take(records.views))\n",
-        "            pass\n",
+        "engine/sow/state/hash_index.py",
+        "            if before == bucket:\n",
+        "            if before is not None and bucket is not None:\n",
         ("unit/engine/sow/query/test_record_indexes.py",),
         promise="R11",
         tier="unit",

@@ -179,8 +179,7 @@ class StateFold:
             lives,
         )
         self._applied(self.changes.put(0, 0, slots, records))
-        if self._index is not None:
-            self._index.put(slots, stored.keys, table.blocks.take(records.views))
+        self._changed(slots, stored.keys)
 
     def unload(self, keys: list[bytes]) -> None:
         """Remove records of keys that a later file of a checkpoint no longer has."""
@@ -221,14 +220,12 @@ class StateFold:
         if self.lives is not None and records.lives is not None:
             self.lives.add(slots, due_times(records.order_stamps, records.lives, self.life_ms))
         self._applied(self.changes.put(source.first_position, source.end, slots, records))
-        if self._slots_by_message is not None:
-            self._slots_by_message.add(slots)
-        if self._index is not None:
-            self._index.put(slots, keys, self.records.blocks.take(records.views))
+        self._changed(slots, keys)
 
     def _publish_few(self, keys: list[bytes], source: Source, rows: Int64s) -> None:
         batch, first = source.batch, source.first_position
         stamps = None if batch.order_stamps is None else np.repeat(batch.order_stamps, batch.runs["count"])
+        changed: dict[int, bytes] = {}
         for key, row in zip(keys, rows.tolist(), strict=True):
             slot = int(self.keys.find([key])[0])
             if slot < 0:
@@ -248,10 +245,16 @@ class StateFold:
                 life,
             )
             self._applied(self.changes.put_one(first, source.end, slot, record))
-            if self._slots_by_message is not None:
-                self._slots_by_message.add(np.array([slot], I8))
-            if self._index is not None:
-                self._index.put(np.array([slot], I8), [key], [batch.body(row)])
+            changed[slot] = key
+        if self._index is not None or self._slots_by_message is not None:
+            self._changed(np.array([*changed], I8), [*changed.values()])
+
+    def _changed(self, slots: Int64s, keys: list[bytes]) -> None:
+        """Index the new records of distinct slots."""
+        if self._slots_by_message is not None:
+            self._slots_by_message.add(slots)
+        if self._index is not None:
+            self._index.put(slots, keys, self.records.blocks.take(self.records.rows(slots).views))
 
     def _rows_of(self, source: Source, rows: Int64s) -> RecordRows:
         """Return records with the messages `rows`, and store their bodies."""
