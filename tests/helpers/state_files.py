@@ -8,13 +8,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pytest
 from crc32c import crc32c
 
+from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
 from tickertape.batch.format import Labels, offsets_from
 from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock, key_column, key_list
@@ -25,7 +27,10 @@ from tickertape.journal.format.sow_checkpoint import (
     StateManifest,
     base_name,
     delta_name,
+    encode_manifest,
+    read_file,
     state_directory,
+    state_path,
 )
 
 JOURNAL_ID: Final = bytes(range(16))
@@ -300,3 +305,31 @@ def mended_manifest(data: bytes) -> bytes:
 def matching(entry: StateFileEntry, data: bytes) -> StateFileEntry:
     """Return an entry with size and checksum of other bytes."""
     return msgspec.structs.replace(entry, size=len(data), checksum=int.from_bytes(data[-4:], "little"))
+
+
+SMALL = checkpoint()
+MANIFEST = encode_manifest(SMALL.manifest)
+BASE, DELTA = SMALL.manifest.files
+
+
+def read(data: bytes, entry: StateFileEntry, manifest: StateManifest = SMALL.manifest) -> list[Block]:
+    return list(read_file(data, manifest, entry))
+
+
+def plain(block: Block) -> list[Any]:
+    return rows_of(block) if isinstance(block, RecordBlock) else keys_of(block)
+
+
+def refused(data: bytes, entry: StateFileEntry, cause: str = "Cannot read") -> JournalCorrupt:
+    """Read a file that is refused, and return the error."""
+    with pytest.raises(JournalCorrupt, match=cause) as caught:
+        read(data, entry)
+    assert str(caught.value).startswith(f"Cannot read '{state_path(TOPIC, entry.name)}'")
+    assert str(caught.value).endswith(". Restore sow/ from the backup, or start with --rebuild-sow NAME.")
+    return caught.value
+
+
+def read_mended(data: bytes, entry: StateFileEntry) -> list[Block]:
+    """Read a changed file with correct checksums."""
+    mended = mended_state_file(data)
+    return read(mended, matching(entry, mended))

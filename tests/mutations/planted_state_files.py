@@ -11,7 +11,11 @@ from tests.mutations.mutation import Mutation
 
 _BLOCKS = "journal/format/sow_blocks.py"
 _CHECKPOINT = "journal/format/sow_checkpoint.py"
-_TESTS = ("unit/journal/format/test_sow_checkpoint.py",)
+_TESTS = (
+    "unit/journal/format/test_sow_checkpoint.py",
+    "unit/journal/format/test_sow_manifest.py",
+    "unit/journal/format/test_sow_blocks.py",
+)
 
 STATE_FILE_MUTATIONS: Final = (
     Mutation(

@@ -12,94 +12,50 @@ from hashlib import blake2b
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from crc32c import crc32c
 
 from tests.helpers.state_files import (
+    BASE,
     BASE_BLOCKS,
     BLOCK_HEAD,
+    DELTA,
     DELTA_BLOCKS,
     DIRECTORY,
     FINGERPRINT,
     GOLDEN,
     JOURNAL_ID,
+    MANIFEST,
+    SMALL,
     STAMP,
     TOPIC,
     TRAILER,
-    Block,
-    Row,
     base_entry,
-    block_of,
     block_places,
-    checkpoint,
-    dead_keys_of,
-    delta_entry,
-    keys_of,
-    manifest_of,
     matching,
     mended_manifest,
     mended_state_file,
-    rows_of,
+    plain,
+    read,
+    read_mended,
+    refused,
     state_file,
     written,
 )
 from tickertape.base.errors import JournalCorrupt, JournalVersion
-from tickertape.base.limits import message_bytes_max
-from tickertape.batch.format import Labels
-from tickertape.journal.format import sow_blocks, sow_checkpoint
-from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock, key_column, key_list
 from tickertape.journal.format.sow_checkpoint import (
-    StateFile,
     StateFileEntry,
     StateFileName,
-    StateFileWriter,
-    StateManifest,
     base_name,
     decode_manifest,
     delta_name,
-    encode_manifest,
     manifest_checksum,
     parse_file_name,
-    read_file,
     state_directory,
     state_path,
 )
-from tickertape.journal.limits import (
-    sow_file_block_bytes_max,
-    sow_file_key_bytes_max,
-    sow_files_max,
-    sow_fingerprint_bytes_max,
-    sow_manifest_bytes_max,
-)
 
 replace = msgspec.structs.replace
-SMALL = checkpoint()
-MANIFEST = encode_manifest(SMALL.manifest)
-BASE, DELTA = SMALL.manifest.files
-
-
-def read(data: bytes, entry: StateFileEntry, manifest: StateManifest = SMALL.manifest) -> list[Block]:
-    return list(read_file(data, manifest, entry))
-
-
-def plain(block: Block) -> list[Any]:
-    return rows_of(block) if isinstance(block, RecordBlock) else keys_of(block)
-
-
-def refused(data: bytes, entry: StateFileEntry, cause: str = "Cannot read") -> JournalCorrupt:
-    """Read a file that is refused, and return the error."""
-    with pytest.raises(JournalCorrupt, match=cause) as caught:
-        read(data, entry)
-    assert str(caught.value).startswith(f"Cannot read '{state_path(TOPIC, entry.name)}'")
-    assert str(caught.value).endswith(". Restore sow/ from the backup, or start with --rebuild-sow NAME.")
-    return caught.value
-
-
-def read_mended(data: bytes, entry: StateFileEntry) -> list[Block]:
-    """Read a changed file with correct checksums."""
-    mended = mended_state_file(data)
-    return read(mended, matching(entry, mended))
 
 
 # -- names --------------------------------------------------------------------------------------------
@@ -375,391 +331,6 @@ def test_newer_versions_are_refused_as_a_newer_format() -> None:
         base = mended_state_file(SMALL.base[:8] + number + SMALL.base[12:])
         with pytest.raises(JournalVersion, match=f"Cannot read '{state_path(TOPIC, BASE.name)}'"):
             read(base, matching(BASE, base))
-
-
-# -- manifest -----------------------------------------------------------------------------------------
-
-
-def with_files(*files: StateFileEntry) -> StateManifest:
-    return manifest_of(*files)
-
-
-def with_file(number: int, **changes: object) -> StateManifest:
-    """Return the manifest with a changed entry, and with the point of the last entry."""
-    files = list(SMALL.manifest.files)
-    files[number] = replace(files[number], **changes)
-    return manifest_of(*files)
-
-
-def third() -> StateFileEntry:
-    return replace(DELTA, name=delta_name(120, 150), start=140, end=150, commit=20, epoch=3)
-
-
-QUIET = replace(DELTA, name=delta_name(100, 100), start=100, end=100, commit=12)
-"""Delta for changes during the scan of a base, without later ones."""
-
-
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        manifest_of(BASE),
-        with_files(BASE, DELTA, third()),
-        replace(SMALL.manifest, start=130, end=130),
-        replace(SMALL.manifest, start=500, end=500, commit=60, epoch=9, chain=1),
-        replace(SMALL.manifest, complete=True, incomplete_because=""),
-        replace(SMALL.manifest, topic="t" * 1024, fingerprint=bytes(sow_fingerprint_bytes_max)),
-        replace(SMALL.manifest, records=2**63 - 1, order_stamp=2**63 - 1),
-        # Nothing was added to the log while the base was written, and during its scan a record changed.
-        with_files(BASE, replace(DELTA, name=delta_name(90, 100), start=100, end=100, commit=12)),
-    ],
-)
-def test_valid_manifest_encodes_and_decodes_to_the_same_value(manifest: StateManifest) -> None:
-    data = encode_manifest(manifest)
-    assert decode_manifest(data, state_directory(manifest.topic), JOURNAL_ID) == manifest
-    assert mended_manifest(data) == data
-
-
-def raw_manifest(manifest: StateManifest) -> bytes:
-    """Encode a manifest without checks."""
-    fields = msgspec.structs.asdict(manifest)
-    point = [fields.pop(name) for name in ("end", "start", "commit", "epoch", "chain")]
-    head = struct.pack("<8sII16sQQQQII", b"TKTSOW\0\0", 0, 0, fields.pop("journal_id"), *point, 0)
-    return mended_manifest(head + msgspec.msgpack.encode(fields))
-
-
-def test_manifest_encoded_without_checks_has_the_same_bytes() -> None:
-    assert raw_manifest(SMALL.manifest) == MANIFEST
-
-
-@pytest.mark.parametrize(
-    ("manifest", "cause"),
-    [
-        (replace(SMALL.manifest, start=131), "its positions 131 and 130 are out of order"),
-        (replace(SMALL.manifest, end=2**63), "a number of its head has more than 63 bits"),
-        (replace(SMALL.manifest, commit=2**63), "a number of its head has more than 63 bits"),
-        (replace(SMALL.manifest, epoch=2**63), "a number of its head has more than 63 bits"),
-        (replace(SMALL.manifest, records=-1), "its map is invalid"),
-        (replace(SMALL.manifest, order_stamp=2**63), "its map is invalid"),
-        (replace(SMALL.manifest, topic=""), "a topic name has 0 bytes"),
-        (replace(SMALL.manifest, topic="Ü" * 513), "a topic name has 1026 bytes"),
-        (replace(SMALL.manifest, fingerprint=b""), "its map is invalid"),
-        (replace(SMALL.manifest, fingerprint=bytes(sow_fingerprint_bytes_max + 1)), "its map is invalid"),
-        (replace(SMALL.manifest, complete=True), "it needs a reason exactly if the state is not complete"),
-        (replace(SMALL.manifest, incomplete_because=""), "it needs a reason exactly if"),
-        (replace(SMALL.manifest, incomplete_because="x" * 1025), "its reason is too long"),
-        (replace(SMALL.manifest, files=()), "its map is invalid"),
-        (replace(SMALL.manifest, files=(BASE,) * (sow_files_max + 1)), "its map is invalid"),
-        (with_files(DELTA), "file 0 is not in the order base, deltas"),
-        (with_files(BASE, BASE), "file 1 is not in the order base, deltas"),
-        (with_files(BASE, third()), "file 1 does not follow the file before"),
-        (with_files(BASE, DELTA, DELTA), "file 2 does not follow the file before"),
-        (with_file(0, name="../base"), "the name of file 0 is invalid"),
-        (with_file(1, name="a/" + DELTA.name), "the name of file 1 is invalid"),
-        (with_file(0, end=101), "the positions of file 0 do not match"),
-        (with_file(0, start=101), "the positions of file 0 do not match"),
-        (replace(SMALL.manifest, files=(BASE, replace(DELTA, start=131))), "the positions of file 1 do not"),
-        (with_file(1, start=99), "file 1 does not follow the file before"),
-        (with_file(1, commit=11), "file 1 does not follow the file before"),
-        (with_file(1, epoch=1), "file 1 does not follow the file before"),
-        (with_file(0, size=BASE.size + 4), "the size of file 0 is invalid"),
-        (with_file(0, size=88), "the size of file 0 is invalid"),
-        (with_file(1, size=-8), "its map is invalid"),
-        (replace(SMALL.manifest, files=(BASE, replace(DELTA, chain=2**32))), "its map is invalid"),
-        (with_files(replace(BASE, start=100), QUIET, QUIET), "two of its files have the same name"),
-        (replace(SMALL.manifest, start=119), "its position does not follow its last file"),
-        (replace(SMALL.manifest, chain=1), "its position does not follow its last file"),
-        (replace(SMALL.manifest, start=129, end=129), "its position does not follow its last file"),
-        (replace(SMALL.manifest, start=140, end=140, commit=14), "its position does not follow"),
-        (replace(SMALL.manifest, start=140, end=140, epoch=1), "its position does not follow"),
-    ],
-)
-def test_invalid_manifest_is_neither_written_nor_read(manifest: StateManifest, cause: str) -> None:
-    with pytest.raises(ValueError, match=cause):
-        encode_manifest(manifest)
-    with pytest.raises(JournalCorrupt, match=cause):
-        decode_manifest(raw_manifest(manifest), state_directory(manifest.topic), JOURNAL_ID)
-
-
-@pytest.mark.parametrize("changes", [{"chain": 2**32}, {"commit": -1}, {"end": 2**64}, {"records": 2**64}])
-def test_manifest_with_a_number_out_of_range_is_not_written(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="a number of the manifest is out of range"):
-        encode_manifest(replace(SMALL.manifest, **changes))
-
-
-@pytest.mark.parametrize("size", [0, 15, 17])
-def test_manifest_with_a_journal_id_of_another_length_is_not_written(size: int) -> None:
-    with pytest.raises(ValueError, match="the journal id does not have 16 bytes"):
-        encode_manifest(replace(SMALL.manifest, journal_id=bytes(size)))
-    with pytest.raises(ValueError, match="the journal id does not have 16 bytes"):
-        StateFileWriter(replace(state_file(), journal_id=bytes(size))).begin()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"\x80",
-        b"\xc0",
-        b"\x90",
-        MANIFEST[72:] + b"\xc0",
-        msgspec.msgpack.encode({**msgspec.msgpack.decode(MANIFEST[72:]), "\n" * 900: 1}),
-        msgspec.msgpack.encode({**msgspec.msgpack.decode(MANIFEST[72:]), "topic": b"orders"}),
-        msgspec.msgpack.encode({**msgspec.msgpack.decode(MANIFEST[72:]), "files": [[1]]}),
-        MANIFEST[72:].replace(b"orders", b"\xff\xfe\xfd\xfc\xfb\xfa"),
-        b"\x81\xa5topic" + b"\x91" * 2000 + b"\xc0",
-    ],
-)
-def test_manifest_with_an_invalid_map_is_refused_in_a_printable_line(body: bytes) -> None:
-    with pytest.raises(JournalCorrupt) as caught:
-        decode_manifest(mended_manifest(MANIFEST[:72] + body), DIRECTORY, JOURNAL_ID)
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) < 700
-
-
-def test_manifest_entry_with_more_fields_is_refused() -> None:
-    fields = msgspec.msgpack.decode(MANIFEST[72:])
-    fields["files"][0].append(1)
-    data = mended_manifest(MANIFEST[:72] + msgspec.msgpack.encode(fields))
-    with pytest.raises(JournalCorrupt, match="its map is invalid"):
-        decode_manifest(data, DIRECTORY, JOURNAL_ID)
-
-
-def test_manifest_above_the_size_limit_is_refused() -> None:
-    data = mended_manifest(MANIFEST + bytes(sow_manifest_bytes_max))
-    with pytest.raises(JournalCorrupt, match=f"it has {len(data)} bytes"):
-        decode_manifest(data, DIRECTORY, JOURNAL_ID)
-
-
-def test_manifest_with_the_most_files_is_below_the_size_limit() -> None:
-    entries = [BASE]
-    while len(entries) < sow_files_max:
-        last = entries[-1]
-        name = delta_name(last.start, last.end + 20)
-        entries.append(replace(last, name=name, start=last.end + 10, end=last.end + 20))
-    manifest = replace(manifest_of(*entries), topic="t" * 1024, fingerprint=bytes(sow_fingerprint_bytes_max))
-    data = encode_manifest(manifest)
-    assert len(data) < sow_manifest_bytes_max // 4
-    assert decode_manifest(data, state_directory(manifest.topic), JOURNAL_ID) == manifest
-
-
-# -- blocks -------------------------------------------------------------------------------------------
-
-
-def round_trip(block: Block) -> Block:
-    delta = isinstance(block, DeadKeys)
-    data, checksum = written(state_file(delta=delta), [block])
-    entry = (delta_entry if delta else base_entry)(data, checksum, end=1 << 40, start=100)
-    (found,) = read(data, entry)
-    return found
-
-
-def test_empty_state_file_has_no_blocks() -> None:
-    data, checksum = written(state_file(), [])
-    assert len(data) == 64 + TRAILER
-    assert read(data, base_entry(data, checksum)) == []
-
-
-def test_columns_of_a_read_block_are_aligned_views_of_the_file() -> None:
-    data = np.frombuffer(SMALL.base, np.uint8)
-    for block in read(SMALL.base, BASE):
-        assert isinstance(block, RecordBlock)
-        for column in (
-            *(block.positions, block.sequences, block.timestamps, block.order_stamps, block.publishers),
-            *(block.publisher_numbers, block.origins, block.topic_numbers, block.expirations),
-            *(block.keys.offsets, block.body_offsets),
-        ):
-            if column is not None:
-                assert column.flags.aligned
-                assert np.shares_memory(column, data)
-                assert not column.flags.writeable
-        assert np.shares_memory(np.frombuffer(block.bodies[0], np.uint8), data)
-
-
-def test_written_bodies_are_neither_joined_nor_copied() -> None:
-    bodies = (bytes(3000), bytearray(5000), memoryview(bytes(1000)))
-    block = replace(
-        block_of([Row(b"k", b""), Row(b"l", b"")]),
-        body_offsets=np.array([0, 4500, 9000], np.int32),
-        bodies=bodies,
-    )
-    writer = StateFileWriter(state_file())
-    writer.begin()
-    buffers = writer.records(block)
-    for body in bodies:
-        source = np.frombuffer(body, np.uint8)
-        assert [one for one in buffers if np.shares_memory(np.frombuffer(one, np.uint8), source)]
-
-
-def test_body_above_the_block_limit_is_written_in_a_separate_block() -> None:
-    largest = bytes(message_bytes_max)
-    (row,) = rows_of(as_records(round_trip(block_of([Row(b"k", largest)]))))
-    assert row.body == largest
-    with pytest.raises(ValueError, match=f"a body has {message_bytes_max + 1} bytes"):
-        round_trip(block_of([Row(b"k", largest + b"x")]))
-
-
-def as_records(block: Block) -> RecordBlock:
-    assert isinstance(block, RecordBlock)
-    return block
-
-
-def test_block_has_at_most_four_mebibytes_beside_the_last_body() -> None:
-    size = len(
-        b"".join(StateFileWriter(state_file()).records(block_of([Row(b"1", b"x" * 8), Row(b"2", b"")])))
-    )
-    room = sow_file_block_bytes_max - (size - BLOCK_HEAD) + 8
-    block = block_of([Row(b"1", bytes(room)), Row(b"2", bytes(5 << 20))])
-    assert as_records(round_trip(block)).body_offsets.tolist() == [0, room, room + (5 << 20)]
-    with pytest.raises(
-        ValueError, match=f"a block has {sow_file_block_bytes_max + 8} bytes beside its last body"
-    ):
-        round_trip(block_of([Row(b"1", bytes(room + 8)), Row(b"2", bytes(5 << 20))]))
-
-
-def test_read_block_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [Row(b"1", bytes(5000)), Row(b"2", b"")]
-    data, checksum = written(state_file(), [block_of(rows)])
-    monkeypatch.setattr(sow_blocks, "sow_file_block_bytes_max", 4000)
-    refused(data, base_entry(data, checksum), "a block has 5120 bytes beside its last body")
-    monkeypatch.setattr(sow_checkpoint, "BLOCK_PAYLOAD_BYTES_MAX", 4000)
-    refused(data, base_entry(data, checksum), "a block has 5120 bytes")
-
-
-def test_keys_of_the_largest_size_are_read_back() -> None:
-    keys = [b"a" * sow_file_key_bytes_max, b"b", b"", b"c" * sow_file_key_bytes_max]
-    found = as_records(round_trip(block_of([Row(key, b"") for key in keys])))
-    assert key_list(found.keys) == keys
-    with pytest.raises(ValueError, match=f"a key has {sow_file_key_bytes_max + 1} bytes"):
-        round_trip(block_of([Row(b"a" * (sow_file_key_bytes_max + 1), b"")]))
-    with pytest.raises(ValueError, match=f"a key has {sow_file_key_bytes_max + 1} bytes"):
-        round_trip(dead_keys_of([("", b"a" * (sow_file_key_bytes_max + 1))]))
-
-
-def test_publishers_are_written_as_the_smaller_form() -> None:
-    many = [Row(b"%d" % n, b"", publisher=n + 1) for n in range(10)]
-    few = [Row(b"%d" % n, b"", publisher=n % 4 + 1) for n in range(10)]
-    for rows, table in ((many, False), (few, True)):
-        for given in (False, True):
-            block = block_of(rows, table=given)
-            found = as_records(round_trip(block))
-            assert (found.publisher_numbers is not None) == table
-            assert rows_of(found) == rows
-
-
-def test_written_table_of_publishers_has_only_used_ids() -> None:
-    rows = [Row(b"%d" % n, b"", publisher=ids) for n, ids in enumerate([30, 90, 30, 30, 90, 30])]
-    block = replace(
-        block_of(rows),
-        publishers=np.arange(0, 100_000, 10, dtype=np.uint64),
-        publisher_numbers=np.array([3, 9, 3, 3, 9, 3], np.uint32),
-    )
-    found = as_records(round_trip(block))
-    assert found.publishers.tolist() == [30, 90]
-    assert rows_of(found) == rows
-
-
-def test_dead_keys_precede_the_records_of_a_delta() -> None:
-    keys, records = DELTA_BLOCKS
-    for file, blocks in (
-        (state_file(delta=True), (records, keys)),
-        (state_file(delta=True), (keys, records, keys)),
-        (state_file(), (keys,)),
-    ):
-        with pytest.raises(ValueError, match="dead keys belong to the start of a delta"):
-            written(file, blocks)
-    assert written(state_file(delta=True), (keys, keys, records, records))
-
-
-def test_read_dead_keys_behind_records_or_in_a_base_are_refused() -> None:
-    (first, _), (second, other) = block_places(SMALL.delta)
-    end = second + BLOCK_HEAD + other
-    data = SMALL.delta[:first] + SMALL.delta[second:end] + SMALL.delta[first:second] + SMALL.delta[end:]
-    with pytest.raises(JournalCorrupt, match="dead keys belong to the start of a delta"):
-        read_mended(data, DELTA)
-    base = SMALL.delta[:20] + b"\x01" + SMALL.delta[21:]
-    with pytest.raises(JournalCorrupt, match="dead keys belong to the start of a delta"):
-        read_mended(base, replace(BASE, end=130, name=base_name(130)))
-
-
-ALL = replace(
-    as_records(BASE_BLOCKS[0]),
-    publishers=np.array([7, 8], np.uint64),
-    publisher_numbers=np.array([0, 1], np.uint32),
-)
-SHORT = key_column([b"x"])
-FALLING = Labels(np.array([0, 3, 2], np.int32), b"ab")
-
-
-@pytest.mark.parametrize(
-    ("changes", "cause"),
-    [
-        ({"positions": np.empty(0, np.int64)}, "a block has no rows"),
-        ({"positions": np.array([1, -1], np.int64)}, "a position is below 0"),
-        ({"sequences": np.array([1], np.uint64)}, "a column has 1 of 2 rows"),
-        ({"timestamps": np.array([1], np.int64)}, "a column has 1 of 2 rows"),
-        ({"order_stamps": np.array([1, 2, 3], np.int64)}, "a column has 3 of 2 rows"),
-        ({"publisher_numbers": np.array([1], np.uint32)}, "a column has 1 of 2 rows"),
-        ({"publisher_numbers": None, "publishers": np.array([1], np.uint64)}, "a column has 1 of 2 rows"),
-        ({"publisher_numbers": np.array([0, 2], np.uint32)}, "a publisher number exceeds its table"),
-        ({"origins": np.array([1], np.uint32)}, "a column has 1 of 2 rows"),
-        ({"topics": ()}, "topics need a table and numbers"),
-        ({"topic_numbers": None}, "topics need a table and numbers"),
-        ({"topic_numbers": np.array([0, 2], np.uint32)}, "topic numbers do not fit their table"),
-        ({"topic_numbers": np.array([0], np.uint32)}, "topic numbers do not fit their table"),
-        ({"topics": ("a", "a")}, "two topics of a block have the same name"),
-        ({"topics": ("a", "")}, "a topic name has 0 bytes"),
-        ({"topics": ("a", "b" * 1025)}, "a topic name has 1025 bytes"),
-        ({"expirations": np.array([0, -1], np.int64)}, "an expiration is below 0"),
-        ({"expirations": np.array([0], np.int64)}, "a column has 1 of 2 rows"),
-        ({"keys": SHORT}, "key offsets do not fit 2 rows of 1 bytes"),
-        ({"keys": FALLING}, "key offsets are out of order"),
-        ({"keys": Labels(np.array([1, 1, 2], np.int32), b"ab")}, "key offsets do not fit 2 rows"),
-        ({"correlation_ids": Labels(np.array([0, 1, 3], np.int32), b"ab")}, "id offsets do not fit"),
-        ({"correlation_ids": key_column([b"", b"x" * 4097])}, "a correlation id has 4097 bytes, more"),
-        ({"message_keys": SHORT}, "message key offsets do not fit"),
-        ({"message_keys": key_column([b"", b"x" * 4097])}, "a message key has 4097 bytes, more than 4096"),
-        ({"headers": FALLING}, "header offsets are out of order"),
-        ({"headers": key_column([b"", b"x" * 8193])}, "a header has 8193 bytes, more than 8192"),
-        ({"body_offsets": np.array([0, 9, 8], np.int32)}, "body offsets are out of order"),
-        ({"bodies": (b"1234567",)}, "body offsets do not fit 2 rows of 7 bytes"),
-    ],
-)  # fmt: skip
-def test_columns_that_do_not_fit_each_other_are_not_written(changes: dict[str, Any], cause: str) -> None:
-    assert rows_of(as_records(round_trip(ALL)))
-    writer = StateFileWriter(state_file())
-    with pytest.raises(ValueError, match=cause):
-        writer.records(replace(ALL, **changes))
-
-
-def test_dead_keys_that_do_not_fit_each_other_are_not_written() -> None:
-    writer = StateFileWriter(state_file(delta=True))
-    good = dead_keys_of([("a", b"1"), ("b", b"2")])
-    for changes, cause in (
-        ({"keys": Labels(np.zeros(1, np.int32), b"")}, "a block has no rows"),
-        ({"keys": FALLING}, "key offsets are out of order"),
-        ({"topics": ()}, "topics need a table and numbers"),
-        ({"topic_numbers": np.array([0, 2], np.uint32)}, "topic numbers do not fit their table"),
-    ):
-        with pytest.raises(ValueError, match=cause):
-            writer.dead_keys(replace(good, **changes))
-
-
-@pytest.mark.parametrize("topic", ["", "t" * 1025])
-def test_file_of_an_invalid_topic_is_not_written(topic: str) -> None:
-    with pytest.raises(ValueError, match=f"a topic name has {len(topic)} bytes"):
-        StateFileWriter(replace(state_file(), topic=topic)).begin()
-    for size in (0, sow_fingerprint_bytes_max + 1):
-        with pytest.raises(ValueError, match=f"its fingerprint has {size} bytes"):
-            StateFileWriter(replace(state_file(), fingerprint=bytes(size))).begin()
-
-
-def test_file_of_the_longest_topic_and_fingerprint_is_read_back() -> None:
-    file = StateFile(
-        journal_id=JOURNAL_ID, topic="t" * 1024, fingerprint=bytes(sow_fingerprint_bytes_max), delta=False
-    )
-    data, checksum = written(file, BASE_BLOCKS)
-    manifest = replace(SMALL.manifest, topic=file.topic, fingerprint=file.fingerprint)
-    assert len(read(data, base_entry(data, checksum), manifest)) == 2
 
 
 # -- changed files with correct checksums -------------------------------------------------------------
