@@ -111,6 +111,10 @@ class Session:
         self._subscriptions: dict[str, str] = {}
         self._sending = threading.Lock()
         self.credits: list[Credit] = []
+        self.unanswered = threading.Event()
+        """Whether a subscribe got no answer."""
+        self.unsubscribed = threading.Event()
+        """Whether the connection has unsubscribed."""
         self._windows: dict[str, int] = {}
         self._remaining: dict[str, int] = {}
         """The remaining credit of each replay."""
@@ -160,7 +164,8 @@ class Session:
             self._subscribe(command)
         elif isinstance(command, Unsubscribe):
             for sub_id in command.sub_ids:
-                del self._subscriptions[sub_id]
+                self._subscriptions.pop(sub_id, None)  # a deaf server does not have it
+            self.unsubscribed.set()
             self.say(Ack(id=command.id))
         elif isinstance(command, Resolve):
             with server.lock:
@@ -234,6 +239,7 @@ class Session:
     def _subscribe(self, command: Subscribe) -> None:
         server = self._server
         if server.deaf and self._subscriptions:
+            self.unanswered.set()
             return
         if command.journal not in (None, "j1"):
             self.say(Ack(id=command.id, code="wrong_journal", text="this is j1"))

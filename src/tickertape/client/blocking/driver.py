@@ -172,10 +172,11 @@ class ThreadDriver(ClientDriver):
             stream.timeout = self.seconds(timeout)
         try:
             self.call(lambda call: self.core.subscribe(call, request, receiver), timeout, request.call)
-        except TimedOut:
-            self.leave(request)  # The caller has no stream, so it would fill up.
+            return stream
+        except BaseException as error:
+            if isinstance(error, TimedOut) or not isinstance(error, TickertapeError):  # such as Ctrl-C
+                self.leave(request)  # The caller has no stream, so it would fill up.
             raise
-        return stream
 
     def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         """Send a command for existing subscriptions. Waits for completion, except on the receive thread."""
