@@ -23,6 +23,8 @@ from click.testing import CliRunner, Result
 
 import tickertape as tt
 from tickertape.cli.support.command_group import cli
+from tickertape.client.sql.database import Database
+from tickertape.client.sql.statement import tables_of
 from tickertape.testing import RunningServer, running_server
 
 pytestmark = pytest.mark.slow
@@ -217,6 +219,25 @@ def test_cancelled_query_of_an_asyncio_client_ends(server: RunningServer) -> Non
             assert (await client.query("SELECT 1 AS one")).to_pylist() == [{"one": 1}]
 
     asyncio.run(asyncio.wait_for(ask(), SECONDS))
+
+
+def test_query_of_an_asyncio_client_parses_outside_the_event_loop(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def tables(sql: str, database: Database) -> list[str]:
+        threads.append(threading.current_thread())
+        return tables_of(sql, database)
+
+    async def ask() -> None:
+        async with tt.AsyncClient("asks-async", server.uri) as client:
+            assert (await client.query(BY_DESK)).num_rows == 2
+
+    monkeypatch.setattr("tickertape.client.sql.query.tables_of", tables)
+    asyncio.run(asyncio.wait_for(ask(), SECONDS))
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()  # the first import of DuckDB takes long
 
 
 def test_ctrl_c_ends_a_running_query(server: RunningServer) -> None:

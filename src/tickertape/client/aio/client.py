@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
@@ -412,8 +412,8 @@ class AsyncClient(
         over.end("complete", None)
         return AsyncMessageStream(over)
 
-    async def _run_query(self, query: SqlQuery, timeout: Timeout) -> pa.Table:
-        with query:
+    async def _run_query(self, make: Callable[[], SqlQuery], timeout: Timeout) -> pa.Table:
+        with await in_thread(make, lambda: None) as query:  # imports DuckDB
             for name, topic in query.topics.items():
                 async with await self.sow(topic, timeout=timeout) as records:
                     table = await records.to_arrow(query.columns)

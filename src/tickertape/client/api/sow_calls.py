@@ -6,7 +6,8 @@ The blocking client returns the result, the asyncio client a coroutine with the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tickertape.client.api.driver import ClientDriver
@@ -252,7 +253,8 @@ class SqlCalls(ABC, Generic[Answer]):
                 topic has more than 1,024 fields, or values that do not have the types of `types`.
             BadTopic: A table is not a SOW topic.
             BadMessage: The body of a record is not JSON.
-            BadOption: DuckDB is not installed, or an argument is invalid.
+            BadOption: DuckDB is not installed, or an argument is invalid, such as a table that is not in the
+                statement.
 
         All other errors: see `sow`.
 
@@ -264,8 +266,8 @@ class SqlCalls(ABC, Generic[Answer]):
         """
         from tickertape.client.sql.query import SqlQuery  # only this call needs it
 
-        return self._run_query(SqlQuery(sql, tables, types, memory_limit), timeout)
+        return self._run_query(partial(SqlQuery, sql, tables, types, memory_limit), timeout)
 
     @abstractmethod
-    def _run_query(self, query: SqlQuery, timeout: Timeout) -> Answer:
-        """Fetch the records of all topics, and run the query."""
+    def _run_query(self, make: Callable[[], SqlQuery], timeout: Timeout) -> Answer:
+        """Make the query, fetch the records of all its topics, and run it."""

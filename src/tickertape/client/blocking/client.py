@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -472,8 +472,8 @@ class Client(
         over.end("complete", None)
         return MessageStream(over)
 
-    def _run_query(self, query: SqlQuery, timeout: Timeout) -> pa.Table:
-        with query:
+    def _run_query(self, make: Callable[[], SqlQuery], timeout: Timeout) -> pa.Table:
+        with make() as query:
             for name, topic in query.topics.items():
                 with self.sow(topic, timeout=timeout) as records:
                     query.add(name, records.to_arrow(query.columns))

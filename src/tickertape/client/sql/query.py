@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Self
 
 from tickertape.base.errors import BadOption
@@ -57,13 +57,10 @@ class SqlQuery:
         self._empty: list[str] = []
         self._database = Database(parse_size(memory_limit))
         names = tables_of(sql, self._database)
-        for name in self._types:
-            if name not in names:
-                raise BadOption(
-                    f"Cannot use the types of {shown(name)}: the statement has no such table."
-                    f"{did_you_mean(name, names)} Use the table names of the statement in types=."
-                )
-        self.topics: Final[dict[str, str]] = {name: (tables or {}).get(name, name) for name in names}
+        tables = tables or {}
+        _check_tables("types", self._types, names)
+        _check_tables("topic", tables, names)
+        self.topics: Final[dict[str, str]] = {name: tables.get(name, name) for name in names}
         """SOW topic of each table."""
         self._metadata = [name for name in METADATA if re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
         sources = {source for name in self._metadata for source in METADATA[name]}
@@ -98,6 +95,16 @@ class SqlQuery:
     def interrupt(self) -> None:
         """End `run` from another thread."""
         self._database.interrupt()
+
+
+def _check_tables(what: str, by_table: Iterable[str], names: Collection[str]) -> None:
+    """Raise `BadOption` if a table of `by_table`, which has their `what`, is not in the statement."""
+    for name in by_table:
+        if name not in names:
+            raise BadOption(
+                f"Cannot use the {what} of {shown(name)}: the statement has no such table."
+                f"{did_you_mean(name, names)} Use the table names of the statement."
+            )
 
 
 def table_of_records(

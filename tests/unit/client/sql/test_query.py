@@ -86,7 +86,7 @@ def test_tables_of_a_statement_are_found(sql: str, topics: list[str]) -> None:
 
 
 def test_tables_map_names_to_topics() -> None:
-    with SqlQuery("from p, q", {"p": "positions/eu", "unused": "x"}) as query:
+    with SqlQuery("from p, q", {"p": "positions/eu"}) as query:
         assert query.topics == {"p": "positions/eu", "q": "q"}
 
 
@@ -220,7 +220,7 @@ def test_statement_must_be_text() -> None:
             "select head, max(id) from positions join desks using (desk) group by 1 order by 1",
             [("Ann", 4), ("Bob", 5)],
         ),
-        ("select count(*) from p where qty > (select avg(qty) from p)", [(3,)]),
+        ("select count(*) from positions where qty > (select avg(qty) from positions)", [(3,)]),
         ("select count(*) from empty", [(0,)]),
         (
             "select _sow_key, _bookmark, _topic from positions limit 1",
@@ -233,7 +233,12 @@ def test_statement_must_be_text() -> None:
     ],
 )
 def test_statement_returns_the_result(sql: str, expected: list[tuple[Any, ...]]) -> None:
-    assert rows(sql, {"p": "positions"}) == expected
+    assert rows(sql) == expected
+
+
+def test_statement_reads_the_topic_of_a_table() -> None:
+    sql = "select count(*) from p where qty > (select avg(qty) from p)"
+    assert rows(sql, {"p": "positions"}) == [(3,)]
 
 
 def test_star_has_only_the_fields_of_the_body() -> None:
@@ -250,6 +255,11 @@ def test_explicit_types_are_the_columns_of_an_empty_table() -> None:
 def test_types_of_another_table_are_refused() -> None:
     with pytest.raises(BadOption, match=r"types of 'desk': .* Did you mean 'desks'\?"):
         SqlQuery("from desks", types={"desk": {}})
+
+
+def test_topics_of_another_table_are_refused() -> None:
+    with pytest.raises(BadOption, match=r"topic of 'desk': .* Did you mean 'desks'\?"):
+        SqlQuery("from desks", {"desk": "desks/eu"})
 
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
