@@ -13,11 +13,12 @@ _INDEX = "unit/engine/sow/state/test_key_index.py"
 _KEYS = "unit/engine/sow/state/test_keys.py"
 _PROGRAMS = "property/test_key_index.py"
 _TABLE = "engine/sow/state/key_index.py"
+_ENTRIES = "engine/sow/state/entry_table.py"
 
 SOW_KEY_MUTATIONS: Final = (
     Mutation(
         "the hash of a record key is not mixed with the secret",
-        _TABLE,
+        _ENTRIES,
         "        self._secret = first, second | 1, third | 1\n",
         "        self._secret = 0 & first, 1, 1\n",
         (_INDEX,),
@@ -62,7 +63,7 @@ SOW_KEY_MUTATIONS: Final = (
     ),
     Mutation(
         "growth of a key index loses an entry",
-        _TABLE,
+        _ENTRIES,
         "        entries: UInt64s = part[part != 0]\n",
         "        entries: UInt64s = part[part != 0][1:]\n",
         (_INDEX,),
@@ -72,7 +73,7 @@ SOW_KEY_MUTATIONS: Final = (
     Mutation(
         "growth of a key index moves everything in one call",
         _TABLE,
-        "oldest.take(min(self._step_max, count) // _ENTRIES)",
+        "oldest.take(min(self._step_max, count) // ENTRIES)",
         "oldest.take(oldest.buckets)",
         (_INDEX,),
         promise="R12",
@@ -80,7 +81,7 @@ SOW_KEY_MUTATIONS: Final = (
     ),
     Mutation(
         "removal of a record key ends the search for keys behind it",
-        _TABLE,
+        _ENTRIES,
         "homes[distances > distance]",
         "homes[distances >= distance]",
         (_INDEX, _PROGRAMS),
