@@ -20,13 +20,14 @@ from tickertape.engine.sessions.session import Subscriber
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
 from tickertape.engine.sow.query.query import QuerySource, StateQuery
 from tickertape.engine.sow.query.record_copy import WantedKeys
-from tickertape.engine.sow.query.record_filter import RecordFilter
+from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFilter
 from tickertape.engine.sow.query.record_indexes import RecordIndexes
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.query.result import ResultFrame, ResultFrames
 from tickertape.engine.sow.query.runs import KeyRuns, PositionRuns
 from tickertape.engine.sow.state.delete import DeleteBuilder
 from tickertape.engine.sow.state.fold import DeleteRow, Source, StateFold
+from tickertape.engine.sow.state.record_key_index import RecordKeyIndex
 
 encode_key = msgspec.msgpack.Encoder().encode
 SUBSCRIBER = Subscriber("ann", "desk", "1.0")
@@ -71,7 +72,8 @@ class QueryWorld:
         self.topics = RecordTopics(self.definition, self.filter_context)
         index = self.definition.index
         self.indexes = RecordIndexes(index, self.topics) if index else None
-        self.fold = StateFold(b"s" * 16, index=self.indexes)
+        self.record_keys = RecordKeyIndex(self.topics, b"s" * 16)
+        self.fold = StateFold(b"s" * 16, index=self.indexes, record_keys=self.record_keys)
         self.position = 0
         self.stamp = 1_000_000
         self.sequences: dict[int, int] = {}
@@ -125,6 +127,7 @@ class QueryWorld:
         order_by: str = "",
         *,
         keys: Sequence[bytes] | None = None,
+        names: Sequence[str] = (),
         only: Sequence[str] | None = None,
         top_n: int | None = None,
         skip_n: int = 0,
@@ -136,10 +139,14 @@ class QueryWorld:
             content = RecordFilter(self.content(filter), self.topics, records, chosen)
             if self.indexes is not None and keys is None:
                 slots = self.indexes.candidates(self.content(filter), records.record_count)
-        order = RecordSorter(SortOrder.parse(order_by), self.topics, records) if order_by else None
         needs = ResultFrames.needs_keys(self.topics) or (content is not None and content.needs_keys)
+        passing: RecordFilter | RecordKeyFilter | None = content
+        if names:
+            passing, needs = RecordKeyFilter(self.topics, frozenset(names), content), True
+            slots = self.record_keys.candidates(names)
+        order = RecordSorter(SortOrder.parse(order_by), self.topics, records) if order_by else None
         wanted = None if keys is None else WantedKeys(keys)
-        return Terms(QuerySource(self.fold, content, wanted, needs, order, slots), top_n, skip_n)
+        return Terms(QuerySource(self.fold, passing, wanted, needs, order, slots), top_n, skip_n)
 
     def start(self, terms: Terms) -> StateQuery:
         return StateQuery([terms.source], self.position, terms.top_n, terms.skip_n)

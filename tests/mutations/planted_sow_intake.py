@@ -256,8 +256,8 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "messages above the memory of records are accepted",
         "engine/sow/memory.py",
-        "            if growth > max(free, 0):\n",
-        "            if growth > max(free, self.bytes_max):\n",
+        "            if growth > max(self.free, 0) and not self._give_up_indexes(growth):\n",
+        "            if growth > max(self.free, self.bytes_max) and not self._give_up_indexes(growth):\n",
         (_MEMORY,),
         promise="R12",
         tier="unit",

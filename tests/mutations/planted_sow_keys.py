@@ -14,6 +14,9 @@ _KEYS = "unit/engine/sow/state/test_keys.py"
 _PROGRAMS = "property/test_key_index.py"
 _TABLE = "engine/sow/state/key_index.py"
 _ENTRIES = "engine/sow/state/entry_table.py"
+_RECORD_KEYS = "unit/engine/sow/test_record_keys.py"
+_RECORD_KEY_PROGRAMS = "property/test_record_key_index.py"
+_RECORD_KEY_INDEX = "engine/sow/state/record_key_index.py"
 
 SOW_KEY_MUTATIONS: Final = (
     Mutation(
@@ -122,6 +125,84 @@ SOW_KEY_MUTATIONS: Final = (
         "blake2b(domain.encode() + canonical,",
         (_KEYS,),
         promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "the index of record keys misses records that are new since its build",
+        _RECORD_KEY_INDEX,
+        "        self._pending |= _bitmap(slots[self._tags[slots] == 0])\n",
+        "        pass\n",
+        (
+            _RECORD_KEYS,
+            _RECORD_KEY_PROGRAMS,
+        ),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "a deleted record stays in the index of record keys, and hides the next one in its slot",
+        _RECORD_KEY_INDEX,
+        "            self._tags[indexed] = 0\n",
+        "            pass\n",
+        (
+            _RECORD_KEYS,
+            _RECORD_KEY_PROGRAMS,
+        ),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "pending records are not among the candidates of a key",
+        _RECORD_KEY_INDEX,
+        "np.concatenate((found, np.array(self._pending.to_array(), I8)))",
+        "found",
+        (_RECORD_KEY_PROGRAMS,),
+        promise="R12",
+        tier="property",
+    ),
+    Mutation(
+        "a larger table of the index of record keys starts without the earlier ones",
+        _RECORD_KEY_INDEX,
+        "        self._pending = BitMap(range(records.slot_end))\n",
+        "        self._pending = self._pending or BitMap(range(records.slot_end))\n",
+        (_RECORD_KEYS,),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "queries by generated keys compute the keys of all records again",
+        "engine/sow/selection.py",
+        "            slots = record_keys.candidates(keys.names)\n",
+        "            slots = None\n",
+        (_RECORD_KEYS,),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "the hash of a generated key decides",
+        "engine/sow/query/record_filter.py",
+        "for at, name in enumerate(names) if name in wanted]",
+        "for at, name in enumerate(names)]",
+        (_RECORD_KEYS,),
+        promise="behaviour 54",
+        tier="unit",
+    ),
+    Mutation(
+        "the memory of the index of record keys does not count",
+        "engine/sow/state/fold.py",
+        "return fields + (0 if self.record_keys is None else self.record_keys.nbytes)",
+        "return fields",
+        (_RECORD_KEYS,),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "a message is refused for the memory of an index of record keys",
+        "engine/sow/memory.py",
+        " and not self._give_up_indexes(growth):",
+        ":",
+        (_RECORD_KEYS,),
+        promise="R12",
         tier="unit",
     ),
 )

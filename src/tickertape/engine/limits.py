@@ -255,6 +255,11 @@ query_piece_bytes_max: Final = 256 * KIB
 """Bodies that one step of a query filters. A larger one is filtered alone."""
 query_step_keys_max: Final = 4_096
 """Keys that one step of a query looks up, or reads for its result."""
+record_key_step_max: Final = 4_096
+"""Generated keys that one step of a query or delete computes for the index of record keys. It takes about
+4 ms."""
+record_key_scalar_max: Final = 64
+"""Number of keys below which a lookup in the index of record keys works without arrays."""
 query_index_slots_max: Final = 1 << 20
 """Records that a query takes from a hash index. A query of more reads all records."""
 query_index_buckets_max: Final = 1_024

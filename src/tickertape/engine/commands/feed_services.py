@@ -32,7 +32,7 @@ class FeedServices:
         self.transient = transient
         self.queues = queues
         self.states = states
-        self.records = RecordQueries(states.fold, log, states.clock)
+        self.records = RecordQueries(states.fold, log, states.clock, states.memory)
         self.pending: Pending = (
             *log.pending,
             *queues.pending,

@@ -38,7 +38,7 @@ from tickertape.engine.log_reads.log_reads import Steps
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.accepted import Overlay, TopicDelete, TopicKeys, named_by
 from tickertape.engine.sow.accepted_row import AcceptedRow
-from tickertape.engine.sow.record_search import DeleteSearch, KeySearch, RecordSearch
+from tickertape.engine.sow.record_search import DeleteSearch, KeySearch, NameSearch, RecordSearch
 from tickertape.engine.sow.registry import StateRegistry
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteRecord, decode, encode
 from tickertape.engine.sow.topic import StateTopic
@@ -158,7 +158,8 @@ class StateCommands:
         topic.check_names(delete.keys)
         if delete.keys and topic.searches_keys(delete.topic):
             wanted = topic.key_filter(delete.topic, delete.keys, self._session.subscriber)
-            return _Request(row, topic, [], RecordSearch(topic, wanted))
+            search = NameSearch(topic, wanted, delete.keys, self._states.memory)
+            return _Request(row, topic, [], search)
         keys = list(dict.fromkeys(_keys_of(topic, delete)))
         topic.check_keys(keys)
         if len(keys) > 1 and self._direct + len(keys) > sow_delete_round_rows:

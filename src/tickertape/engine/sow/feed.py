@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
 from tickertape.base.errors import TickertapeError
@@ -19,6 +20,7 @@ from tickertape.engine.limits import query_step_groups_max
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.log_fold import LogFold
+from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.query.query import StateQuery
 from tickertape.engine.sow.query.result import ResultFrame, ResultFrames
 from tickertape.engine.sow.result_memory import ResultMemory
@@ -63,6 +65,10 @@ class SowFeed(Feed):
         """Position up to which the log must be folded before its start."""
         self.requested_at = 0.0
         """Time (monotonic) of its request."""
+        self._preparation: Iterator[None] | None = None
+        """Steps before its start. None before the first one, and without any left."""
+        self.prepared = False
+        """Whether the indexes that it needs are built."""
         self.log_feed = log_feed
         self.position = 0
         """Position of the result, from `begin` on."""
@@ -103,9 +109,21 @@ class SowFeed(Feed):
         return bool(self._waiting) or not self.session.writable
 
     @property
+    def begun(self) -> bool:
+        """Whether its result has started, and has not ended."""
+        return self._memory is not None
+
+    @property
     def groups(self) -> tuple[QueryGroup, ...]:
         """The SOW topics of the query."""
         return self._selection.groups
+
+    def prepare(self, memory: StateMemory) -> None:
+        """Execute one bounded step before the start, until `prepared`."""
+        if self._preparation is None:
+            self._preparation = self._selection.prepare(memory)
+        if next(self._preparation, self) is self:
+            self.prepared = True
 
     def begin(self, fold: LogFold, log: HeldFeeds, memory: ResultMemory) -> None:
         """Start the result at the folded position, and hold the log there. `memory` counts the result."""

@@ -3,11 +3,12 @@
 Invariants:
 - A message that needs more memory than `bytes_max` leaves is refused before it is accepted.
 - Deletes, expiry, and updates that are not larger than their records are never refused.
+- Indexes of record keys use memory that messages leave, and are given up before a message is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -45,6 +46,11 @@ class StateMemory:
         """Memory once all accepted messages are folded, at most."""
         return self.used + self._accepted.growth
 
+    @property
+    def free(self) -> int:
+        """Memory that more messages may use. Negative above the limit."""
+        return self.bytes_max - self.expected
+
     def measure(self, folds: Iterable[StateFold]) -> None:
         """Measure the records of SOW topics that changed."""
         for fold in folds:
@@ -57,13 +63,12 @@ class StateMemory:
 
     def check(self, batch: MessageBatch, topics: Sequence[TopicKeys]) -> None:
         """Raise `SowFull` for a batch whose messages need more memory than is left."""
-        free = self.bytes_max - self.expected
-        if sum(growth_of(batch, own) for own in topics) <= free:
+        if sum(growth_of(batch, own) for own in topics) <= self.free:
             return
         growth = 0
         for own in topics:
             growth += _real_growth(batch, own)
-            if growth > max(free, 0):
+            if growth > max(self.free, 0) and not self._give_up_indexes(growth):
                 error = SowFull(
                     f"Cannot store messages of SOW topic {shown(own.topic.name)}: the records of all SOW "
                     f"topics need {self.expected:,} bytes, the messages at least {growth:,} more, and "
@@ -72,6 +77,30 @@ class StateMemory:
                 )
                 self._refused(own.topic, growth, error)
                 raise error
+
+    def index_record_keys(self, fold: StateFold) -> Iterator[None]:
+        """Build the index of record keys of a SOW topic in bounded steps, unless messages need its memory."""
+        index = fold.record_keys
+        if index is None:
+            return
+        if not index.active:
+            if index.nbytes_for(fold.records.slot_end) > self.free:
+                return
+            index.begin(fold.records)
+            self.measure((fold,))
+        while index.active and not index.ready:
+            index.step(fold.keys, fold.records)
+            yield
+        self.measure((fold,))
+
+    def _give_up_indexes(self, growth: int) -> bool:
+        """Free the indexes of record keys. Return whether messages then have the memory that they need."""
+        folds = [fold for fold in self._sizes if fold.record_keys is not None]
+        for fold in folds:
+            if fold.record_keys is not None:
+                fold.record_keys.give_up()
+        self.measure(folds)
+        return growth <= max(self.free, 0)
 
     def _refused(self, topic: StateTopic, growth: int, error: SowFull) -> None:
         self.refusals += 1

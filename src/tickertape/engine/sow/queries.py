@@ -14,14 +14,16 @@ from tickertape.engine.runtime.scheduling import FairQueue, Pending
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.feed import HeldFeeds, SowFeed
 from tickertape.engine.sow.log_fold import LogFold
+from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.result_memory import ResultMemory
 
 
 class RecordQueries:
     """The queries of a server."""
 
-    def __init__(self, fold: LogFold, log: HeldFeeds, clock: EngineClock) -> None:
+    def __init__(self, fold: LogFold, log: HeldFeeds, clock: EngineClock, state_memory: StateMemory) -> None:
         self._fold = fold
+        self._state_memory = state_memory
         self._log = log
         self._clock = clock
         self.results_bytes_max = sow_results_bytes_max
@@ -33,7 +35,7 @@ class RecordQueries:
         """All queries, oldest first."""
         self._of_connection: dict[int, dict[SowFeed, None]] = {}
         self._early: dict[SowFeed, None] = {}
-        """Queries that have not started, in the order of their requests."""
+        """Queries that may start, in the order of their requests or preparations."""
         self._ready: list[LogFold] = []
         """Not empty while `folded` may start a query."""
         self._run_queue: FairQueue[SowFeed] = FairQueue()
@@ -59,9 +61,9 @@ class RecordQueries:
         """Start a query when the log is folded up to `persisted_end`, the end of the log at its request."""
         feed.needed = persisted_end
         feed.requested_at = self._clock.mono
-        self._feeds[feed] = self._early[feed] = None
+        self._feeds[feed] = None
         self._of_connection.setdefault(feed.session.conn, {})[feed] = None
-        self._wake_early()
+        self._prepare(feed)
 
     def credit(self, feed: SowFeed) -> None:
         """Resume a query that received more credit."""
@@ -107,6 +109,9 @@ class RecordQueries:
         feed.queued = False
         if feed not in self._feeds or feed.session.ended:
             return
+        if not feed.prepared:
+            self._prepare(feed)
+            return
         try:
             more = feed.step()
         except TickertapeError as error:
@@ -119,6 +124,15 @@ class RecordQueries:
         self._limit_memory()
 
     # -- internals --------------------------------------------------------------------------------------
+
+    def _prepare(self, feed: SowFeed) -> None:
+        """Execute one step of a query before its start."""
+        feed.prepare(self._state_memory)
+        if feed.prepared:
+            self._early[feed] = None
+            self._wake_early()
+        else:
+            self._run(feed)
 
     def _run(self, feed: SowFeed) -> None:
         if not (feed.queued or feed.over or feed.session.ended):
@@ -168,7 +182,7 @@ class RecordQueries:
         while self._feeds:
             if self.results_bytes <= self.results_bytes_max:
                 return
-            oldest = next((feed for feed in self._feeds if feed not in self._early), None)
+            oldest = next((feed for feed in self._feeds if feed.begun), None)
             if oldest is None:
                 return
             text = "Cannot finish the query: the results of all queries need too much memory"

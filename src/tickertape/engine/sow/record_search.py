@@ -22,9 +22,10 @@ import numpy as np
 from tickertape.base.errors import NotReady
 from tickertape.base.text_format import shown
 from tickertape.batch.format import I8, U8, Int64s
-from tickertape.engine.limits import sow_delete_round_rows
+from tickertape.engine.limits import record_key_step_max, sow_delete_round_rows
 from tickertape.engine.sow.accepted import Overlay
 from tickertape.engine.sow.accepted_row import AcceptedRow
+from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.state.blocks import lengths_in
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteRecord
 from tickertape.engine.sow.state.records import RecordRows, RecordTable
@@ -155,15 +156,19 @@ class RecordSearch(DeleteSearch):
 
     def _scan_piece(self, low: int, high: int) -> int:
         """Test some records. Return the next slot."""
-        fold = self._topic.fold
-        slots = fold.records.live_slots(low, high)
+        slots = self._topic.fold.records.live_slots(low, high)
+        tested = self._test_records(slots)
+        return high if tested == len(slots) else int(slots[tested])
+
+    def _test_records(self, slots: Int64s) -> int:
+        """Test the records of slots. Return how many of the first ones are one piece."""
         if not len(slots):
-            return high
+            return 0
+        fold = self._topic.fold
         rows = fold.records.rows(slots)
         fits = int(np.searchsorted(np.cumsum(lengths_in(rows.views)), filter_piece_bytes_max, side="right"))
         fits = max(fits, 1)
         if fits < len(slots):
-            high = int(slots[fits])
             slots, rows = slots[:fits], rows.select(slice(0, fits))
         keys = fold.keys.keys_of(slots)
         at = self._test.passing(rows, fold.records.blocks.take(rows.views), keys)
@@ -174,7 +179,7 @@ class RecordSearch(DeleteSearch):
             publishers = fold.records.publisher_ids(rows.publishers)
             topics = self._topic.topics_of(found)
             self._builder.add(found, publishers, rows.sequences, rows.order_stamps, topics=topics)
-        return high
+        return len(slots)
 
     def _enter(
         self, keys: Sequence[bytes], rows: Sequence[AcceptedRow], bodies: Sequence[bytes | None], /
@@ -197,6 +202,30 @@ class RecordSearch(DeleteSearch):
         if before:
             gone = [*before]
             self._builder.remove(gone, topics=self._topic.topics_of(gone))
+
+
+class NameSearch(RecordSearch):
+    """Search for records by keys as clients see them (`names`), which are those that `test` passes."""
+
+    def __init__(
+        self, topic: StateTopic, test: RecordTest, names: Sequence[str], memory: StateMemory
+    ) -> None:
+        super().__init__(topic, test)
+        self._names = names
+        self._memory = memory
+
+    def _scan(self) -> Iterator[None]:
+        fold = self._topic.fold
+        yield from self._memory.index_record_keys(fold)
+        for low in range(0, len(self._names), record_key_step_max):
+            index = fold.record_keys
+            found = None if index is None else index.candidates(self._names[low : low + record_key_step_max])
+            if found is None:  # records need the memory of the index
+                yield from super()._scan()
+                return
+            while len(found := found[fold.records.live(found)]):
+                found = found[self._test_records(found[:sow_delete_round_rows]) :]
+                yield None
 
 
 class KeySearch(DeleteSearch):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tickertape.engine.limits import query_index_slots_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
+from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
 from tickertape.engine.sow.query.query import Passing, QuerySource, StateQuery
 from tickertape.engine.sow.query.record_copy import WantedKeys
@@ -72,7 +73,10 @@ class QueryGroup:
         if sorter is not None:
             with_keys = with_keys or sorter.needs_keys
         slots = None
-        if wanted is None and self.content is not None and self.topic.indexes is not None:
+        record_keys = self.topic.fold.record_keys
+        if wanted is None and keys.names and record_keys is not None:
+            slots = record_keys.candidates(keys.names)
+        elif wanted is None and self.content is not None and self.topic.indexes is not None:
             most = min(query_index_slots_max, self.topic.fold.records.record_count // 2)
             slots = self.topic.indexes.candidates(self.content, most)
         return QuerySource(self.topic.fold, passing, wanted, with_keys, sorter, slots)
@@ -111,6 +115,12 @@ class QuerySelection(NamedTuple):
     batch_size: int
     follow: Interest | None
     """Messages that follow the result. None: it ends."""
+
+    def prepare(self, memory: StateMemory) -> Iterator[None]:
+        """Build the indexes that the queries need, one bounded step for each yield."""
+        if self.keys.names and self.keys.canonical is None:
+            for group in self.groups:
+                yield from memory.index_record_keys(group.topic.fold)
 
     def begin(self, position: int) -> list[GroupQuery]:
         """Start the queries at the folded position: one of all SOW topics with `order` or `top_n`, otherwise

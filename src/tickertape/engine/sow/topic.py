@@ -25,6 +25,7 @@ from tickertape.engine.sow.state.expiry import due_times
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.state.keys import ExplicitKeys, KeyColumn, KeyReader, label_fault, labels_between
 from tickertape.engine.sow.state.merge import Merger
+from tickertape.engine.sow.state.record_key_index import RecordKeyIndex
 from tickertape.filter.batch_filter import bodies_of, rows_by_type
 from tickertape.payload.canonical import encode_canonical
 
@@ -59,19 +60,22 @@ class StateTopic:
         self._record_topics = RecordTopics(definition, filter_context)
         self.indexes = RecordIndexes(definition.index, self._record_topics) if definition.index else None
         """Hash indexes of the records. None without any."""
+        self._patterned = definition.pattern is not None
         self.fold = StateFold(
             secret,
             expires=life is not None,
             life_ms=life if isinstance(life, int) else 0,
             untidy=untidy,
             index=self.indexes,
+            record_keys=RecordKeyIndex(self._record_topics, secret)
+            if self.searches_keys(self.name)
+            else None,
         )
         self.key_fingerprint = definition.key_fingerprint()
         self.incomplete_because = ""
         """Why the state does not include all messages of the topic, or empty."""
         self.refused = 0
         """Messages that the intake refused, because they had no valid key."""
-        self._patterned = definition.pattern is not None
         self._type_of = filter_context.type_of
         self._filter_context = filter_context
         self._mergers: dict[str, Merger] = {}
@@ -81,7 +85,9 @@ class StateTopic:
     @property
     def record_memory_bytes(self) -> int:
         """Memory of a new record without its key and body, at most."""
-        return sow_record_memory_bytes + (0 if self.indexes is None else self.indexes.row_bytes)
+        record_keys = self.fold.record_keys
+        fields = 0 if self.indexes is None else self.indexes.row_bytes
+        return sow_record_memory_bytes + fields + (0 if record_keys is None else record_keys.row_bytes)
 
     def set_incomplete(self, reason: str) -> None:
         """Note that the state does not include all messages."""
@@ -181,8 +187,8 @@ class StateTopic:
         return [encode_canonical([topic, name] if self._patterned else name) for name in names]
 
     def searches_keys(self, topic: str) -> bool:
-        """Return whether only a search finds the records of `topic` with keys as clients see them: generated
-        keys, and explicit keys on all topics of a pattern."""
+        """Return whether records of `topic` are found by keys as clients see them, not by canonical keys:
+        generated keys, and explicit keys on all topics of a pattern."""
         return bool(self.definition.key) or (self._patterned and topic == self.name)
 
     def key_filter(self, topic: str, names: Sequence[str], subscriber: Subscriber) -> RecordKeyFilter:
@@ -210,6 +216,9 @@ class StateTopic:
     def topics_of(self, keys: Sequence[bytes]) -> list[str] | None:
         """Return the topic of each key. None for a SOW of one topic."""
         return [_TOPIC_OF(key)[0] for key in keys] if self._patterned else None
+
+    def _record_key_index(self, secret: bytes) -> RecordKeyIndex | None:
+        return RecordKeyIndex(self._record_topics, secret) if self.searches_keys(self.name) else None
 
     def _reader(self, kind: str) -> KeyReader:
         reader = self._readers.get(kind)

@@ -22,6 +22,7 @@ _BUCKET_BYTES: Final = 64
 """A bucket of 8 entries, which is a cache line."""
 _BUCKET: Final = Struct("=8Q").unpack_from
 _LOAD_MAX: Final = 0.8
+_BITS_FIRST: Final = 4
 
 _HALF: Final = (1 << 32) - 1
 _TAG_BIT: Final = 1 << 32
@@ -80,7 +81,7 @@ class EntryTable:
 
     def __init__(self, bits: int) -> None:
         self.buckets: Final = 1 << bits
-        self.entries_max: Final = entries_max_of(bits)
+        self.entries_max: Final = _entries_max(bits)
         memory = np.zeros(_BUCKET_BYTES * (self.buckets + 1), I1)
         start = -memory.__array_interface__["data"][0] % _BUCKET_BYTES
         self._flat: UInt64s = memory[start : start + _BUCKET_BYTES * self.buckets].view(U8)
@@ -95,6 +96,11 @@ class EntryTable:
         """Number of entries."""
         self._taken = 0
         """Buckets emptied by `take`."""
+
+    @staticmethod
+    def nbytes_of(bits: int) -> int:
+        """Return the memory of a table of `2**bits` buckets."""
+        return (_BUCKET_BYTES + _U4.itemsize) << bits
 
     @property
     def nbytes(self) -> int:
@@ -119,6 +125,18 @@ class EntryTable:
         rows ^= hashes[:, None]
         at = np.flatnonzero(rows <= _HALF_MASK)
         return at >> 3, rows.reshape(-1).take(at).view(I8) - 1
+
+    def find(self, hashes: UInt64s) -> Int64s:
+        """Return the slots of all entries with one of some hashes."""
+        found = [np.zeros(0, I8)]
+        buckets = self.homes(hashes)
+        for _ in range(self.buckets):
+            if not hashes.size:
+                break
+            found.append(self.matches(hashes, buckets)[1])
+            further = self.passed(buckets)
+            hashes, buckets = hashes[further], self.next_of(buckets[further])
+        return np.concatenate(found)
 
     def slots_of(self, mixed: int) -> list[int]:
         """Return the slots of all entries with this hash."""
@@ -212,6 +230,14 @@ class EntryTable:
         return entries
 
 
-def entries_max_of(bits: int) -> int:
+def bits_for(entries: int) -> int:
+    """Return the size of the smallest table for a number of entries: it has `2**bits` buckets."""
+    bits = _BITS_FIRST
+    while _entries_max(bits) < entries:
+        bits += 1
+    return bits
+
+
+def _entries_max(bits: int) -> int:
     """Return the number of entries that a table of `2**bits` buckets takes before a larger one is made."""
     return int(_LOAD_MAX * ENTRIES * (1 << bits))

@@ -26,6 +26,7 @@ from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
 from tickertape.engine.sow.state.deleted_keys import DeletedKeys
 from tickertape.engine.sow.state.expiry import LifeQueue, due_times
 from tickertape.engine.sow.state.key_index import KEY_ROW_BYTES, KeyTable
+from tickertape.engine.sow.state.record_key_index import RecordKeyIndex
 from tickertape.engine.sow.state.records import MessageSlots, RecordRow, RecordRows, RecordTable
 
 
@@ -83,7 +84,7 @@ class StateFold:
 
     `expires`: whether records may have an end of life. `life_ms`: life of messages without their own, 0 for
     none. `untidy`: it adds itself when it has care although no message was folded. `index`: index of the
-    records, or None."""
+    records, or None. `record_keys`: index of their keys as clients see them, or None."""
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class StateFold:
         life_ms: int = 0,
         untidy: dict[StateFold, None] | None = None,
         index: RecordIndex | None = None,
+        record_keys: RecordKeyIndex | None = None,
     ) -> None:
         self.keys = KeyTable(secret)
         self.records = RecordTable(BodyBlocks(), expires=expires)
@@ -101,6 +103,8 @@ class StateFold:
         self._slots_by_message: MessageSlots | None = None
         """Slots that `delete_messages` needs. None before the first such delete, and after the recovery."""
         self._index = index
+        self.record_keys = record_keys
+        """Index of the keys as clients see them. None for explicit keys, unless topics share them."""
         self._untidy = {} if untidy is None else untidy
         self.life_ms = life_ms
         """Life of messages without their own in milliseconds, 0 for none."""
@@ -126,8 +130,9 @@ class StateFold:
 
     @property
     def index_bytes(self) -> int:
-        """Memory of the hash indexes."""
-        return 0 if self._index is None else self._index.nbytes
+        """Memory of the hash indexes, and of the index of record keys."""
+        fields = 0 if self._index is None else self._index.nbytes
+        return fields + (0 if self.record_keys is None else self.record_keys.nbytes)
 
     @property
     def nbytes(self) -> int:
@@ -188,8 +193,7 @@ class StateFold:
         if len(slots):
             self.keys.remove(slots)
             self._applied(self.changes.drop(0, 0, slots, DELETED))
-            if self._index is not None:
-                self._index.drop(slots)
+            self._removed(slots)
 
     # -- messages ---------------------------------------------------------------------------------------
 
@@ -246,15 +250,28 @@ class StateFold:
             )
             self._applied(self.changes.put_one(first, source.end, slot, record))
             changed[slot] = key
-        if self._index is not None or self._slots_by_message is not None:
+        if self._index is not None or self._slots_by_message is not None or self._keys_are_indexed:
             self._changed(np.array([*changed], I8), [*changed.values()])
 
     def _changed(self, slots: Int64s, keys: list[bytes]) -> None:
         """Index the new records of distinct slots."""
         if self._slots_by_message is not None:
             self._slots_by_message.add(slots)
+        if self.record_keys is not None:
+            self.record_keys.added(slots)
         if self._index is not None:
             self._index.put(slots, keys, self.records.blocks.take(self.records.rows(slots).views))
+
+    @property
+    def _keys_are_indexed(self) -> bool:
+        return self.record_keys is not None and self.record_keys.active
+
+    def _removed(self, slots: Int64s) -> None:
+        """Remove slots whose records have ended from the indexes."""
+        if self.record_keys is not None:
+            self.record_keys.removed(slots)
+        if self._index is not None:
+            self._index.drop(slots)
 
     def _rows_of(self, source: Source, rows: Int64s) -> RecordRows:
         """Return records with the messages `rows`, and store their bodies."""
@@ -336,8 +353,7 @@ class StateFold:
         kind = EXPIRED if record.kind is DeleteKind.EXPIRED else DELETED
         self.keys.remove(slots)
         self._applied(self.changes.drop(row.position, row.position + 1, slots, kind))
-        if self._index is not None:
-            self._index.drop(slots)
+        self._removed(slots)
         if record.kind is DeleteKind.EXPIRED:
             self.expired += len(slots)
         else:

@@ -21,10 +21,9 @@ from tickertape.engine.limits import (
     sow_key_scalar_max,
     sow_rehash_step_max,
 )
-from tickertape.engine.sow.state.entry_table import ENTRIES, EntryTable, HashMixer, entries_max_of
+from tickertape.engine.sow.state.entry_table import ENTRIES, EntryTable, HashMixer, bits_for
 from tickertape.engine.sow.state.key_blocks import KeyBlocks
 
-_BITS_FIRST: Final = 4
 _COLUMN_ROWS_FIRST: Final = 1_024
 
 _HALF: Final = (1 << 32) - 1
@@ -108,7 +107,7 @@ class KeyTable:
         self._mixer = HashMixer(secret)
         self._step_max = step_max
         self._scalar_max = scalar_max
-        self._tables = [EntryTable(_BITS_FIRST)]
+        self._tables = [EntryTable(bits_for(0))]
         """Newest last. Keys are inserted there, and the oldest is being emptied."""
         self._views: UInt64s = np.zeros((0, 2), U8)
         """Key of each slot as Arrow's `binary_view`: length and 4 bytes, then 8 bytes or a place."""
@@ -206,12 +205,9 @@ class KeyTable:
         self._step(count)
         total = self._count + count
         if total > self._tables[-1].entries_max:
-            bits = _BITS_FIRST
-            while entries_max_of(bits) < total:
-                bits += 1
             if not self._tables[-1].count:
                 self._tables.pop()
-            self._tables.append(EntryTable(bits))
+            self._tables.append(EntryTable(bits_for(total)))
         slots = self._take_slots(count)
         if count < self._scalar_max:
             for slot, key in zip(slots.tolist(), keys, strict=True):
