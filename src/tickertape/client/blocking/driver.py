@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from threading import get_ident
 from typing import Any
@@ -131,8 +132,7 @@ class ThreadDriver(ClientDriver):
         self.check_may_wait(what)
         call = ThreadWaiter()
         connection = self._begin_flush(call, level, deadline, seconds, what)
-        if connection is not None and not call.settled:
-            connection.read_until(lambda: call.settled or not self._reads_answers(), deadline)
+        self._read_answer(connection, call, deadline)
         call.wait(remaining(deadline), what, seconds)
         if self.rejections.count:
             with self.lock:
@@ -171,12 +171,24 @@ class ThreadDriver(ClientDriver):
         if request.query is not None and request.limited:
             stream.timeout = self.seconds(timeout)
         try:
-            self.call(lambda call: self.core.subscribe(call, request, receiver), timeout, request.call)
+            self._subscribe(request, receiver, timeout)
             return stream
         except BaseException as error:
             if isinstance(error, TimedOut) or not isinstance(error, TickertapeError):  # such as Ctrl-C
                 self.leave(request)  # The caller has no stream, so it would fill up.
             raise
+
+    def _subscribe(self, request: SubscribeRequest, receiver: ThreadReceiver, timeout: Timeout) -> None:
+        """Send a subscribe or query, and wait until it is accepted or its result starts."""
+        seconds = self.seconds(timeout)
+        self.check_may_wait(request.call)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        call = ThreadWaiter()
+        begin = partial(self.core.subscribe, call, request, receiver)
+        connection = self._begin_call(begin, deadline, seconds, request.call)
+        if request.query is not None and not request.handled:
+            self._read_answer(connection, call, deadline, request)
+        self._answer(call, deadline, seconds, request.call)
 
     def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         """Send a command for existing subscriptions. Waits for completion, except on the receive thread."""
@@ -221,12 +233,19 @@ class ThreadDriver(ClientDriver):
         self.check_may_wait(what)
         deadline = None if seconds is None else time.monotonic() + seconds
         call = ThreadWaiter()
+        self._begin_call(partial(begin, call), deadline, seconds, what)
+        return self._answer(call, deadline, seconds, what)
+
+    def _begin_call(
+        self, begin: Step, deadline: float | None, seconds: float | None, what: str
+    ) -> SocketConnection | None:
+        """Send the command of a call. Return the connection."""
         with self.lock:
             self._until_ready(deadline, seconds, what)
-            begin(call)
+            begin()
             connection, later = self.connection, self._take_sends()
         self._carry_out(connection, later)
-        return self._answer(call, deadline, seconds, what)
+        return connection
 
     def _answer(self, call: ThreadWaiter, deadline: float | None, seconds: float | None, what: str) -> object:
         """Wait for the answer to the call `what`. `deadline`: the end of its timeout of `seconds`."""
@@ -697,9 +716,23 @@ class ThreadDriver(ClientDriver):
         with self.lock:
             return self.acks.unsettled()
 
-    def _reads_answers(self) -> bool:
+    def _read_answer(
+        self,
+        connection: SocketConnection | None,
+        call: ThreadWaiter,
+        deadline: float | None,
+        query: SubscribeRequest | None = None,
+    ) -> None:
+        """Read the answer to a call on this thread, which saves two thread switches. `query`: it starts this
+        query. Returns early if another thread reads, or must read."""
+        if connection is not None and not call.settled:
+            connection.read_until(lambda: call.settled or not self._reads_answers(query), deadline)
+
+    def _reads_answers(self, query: SubscribeRequest | None) -> bool:
         # Handlers run on the receive thread, so that thread reads if a handler may be called.
-        return self._failed_write_handler is None and not self.subscriptions
+        if self._failed_write_handler is not None:
+            return False
+        return not self.subscriptions or (query is not None and self.subscriptions.has_only(query))
 
     def _on_receive_thread(self) -> bool:
         connection = self.connection

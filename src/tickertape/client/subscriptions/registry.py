@@ -83,6 +83,11 @@ class SubscriptionRegistry:
     def __contains__(self, sub_id: object) -> bool:
         return sub_id in self._by_id
 
+    def has_only(self, request: SubscribeRequest) -> bool:
+        """Return whether it has the subscription of `request` at most."""
+        count = len(self._by_id)
+        return not count or (count == 1 and self._of(request) is not None)
+
     def handled(self, sub_id: str) -> bool:
         """Return whether messages of that id go to a handler, a pending replacement included."""
         present = self._by_id.get(sub_id)

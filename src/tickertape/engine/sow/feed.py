@@ -16,7 +16,7 @@ from typing import Protocol
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import slice_batch
-from tickertape.engine.limits import query_step_groups_max
+from tickertape.engine.limits import query_small_steps_max, query_step_groups_max
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.log_fold import LogFold
@@ -136,10 +136,23 @@ class SowFeed(Feed):
             self.log_feed.begin(ReplayRange(self.position), None)
             log.hold(self.log_feed)
 
+    @property
+    def is_small(self) -> bool:
+        """Whether its steps, once it has begun, are so short that it takes several at once."""
+        return len(self._queries) == 1 and self._queries[0].query.is_small
+
     def step(self) -> bool:
-        """Execute one bounded step. Return whether another step could do something now.
+        """Execute one bounded step, or several of a small query. Return whether another step could do
+        something now.
 
         Raises `QueryTooSlow`, `JournalCorrupt` and other errors that end the query."""
+        more, steps = self._step(), 1
+        while more and steps < query_small_steps_max and self.is_small:
+            more, steps = self._step(), steps + 1
+        return more
+
+    def _step(self) -> bool:
+        """Execute one bounded step. Return whether another step could do something now."""
         if self._waiting:
             return self._send_records(self._pop_waiting())
         if self._announced < len(self.groups):

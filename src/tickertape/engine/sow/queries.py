@@ -1,7 +1,7 @@
 """Record queries: all queries of all connections, one step at a time.
 
 Invariants:
-- One query at a time takes a step, and connections take turns.
+- One query at a time takes a step, and connections take turns. A small query takes several steps at once.
 - Results keep at most `sow_results_bytes_max`, so a slow reader costs bounded memory.
 """
 
@@ -36,6 +36,8 @@ class RecordQueries:
         self._of_connection: dict[int, dict[SowFeed, None]] = {}
         self._early: dict[SowFeed, None] = {}
         """Queries that may start, in the order of their requests or preparations."""
+        self._begun_at: float | None = None
+        """Time (monotonic) of the last query that began in the step of its request."""
         self._ready: list[LogFold] = []
         """Not empty while `folded` may start a query."""
         self._run_queue: FairQueue[SowFeed] = FairQueue()
@@ -64,6 +66,11 @@ class RecordQueries:
         self._feeds[feed] = None
         self._of_connection.setdefault(feed.session.conn, {})[feed] = None
         self._prepare(feed)
+        # One for each reading of the clock: many requests that arrive together take turns.
+        if feed in self._early and len(self._early) == 1 and self._clock.mono != self._begun_at:
+            self._begun_at = self._clock.mono
+            self._ready.clear()
+            self._begin_oldest()
 
     def credit(self, feed: SowFeed) -> None:
         """Resume a query that received more credit."""
@@ -111,7 +118,13 @@ class RecordQueries:
             return
         if not feed.prepared:
             self._prepare(feed)
-            return
+        else:
+            self._execute(feed)
+
+    # -- internals --------------------------------------------------------------------------------------
+
+    def _execute(self, feed: SowFeed) -> None:
+        """Execute a step of a query that has begun."""
         try:
             more = feed.step()
         except TickertapeError as error:
@@ -122,8 +135,6 @@ class RecordQueries:
         elif feed.over:
             self._finished(feed)
         self._limit_memory()
-
-    # -- internals --------------------------------------------------------------------------------------
 
     def _prepare(self, feed: SowFeed) -> None:
         """Execute one step of a query before its start."""
@@ -144,6 +155,7 @@ class RecordQueries:
             self._ready.append(self._fold)
 
     def _begin_oldest(self) -> None:
+        """Begin the oldest query, if its position is folded. A small one takes its first steps at once."""
         fold, feed = self._fold, next(iter(self._early))
         if fold.failure is not None:
             self._fail(feed, fold.failure)
@@ -154,7 +166,10 @@ class RecordQueries:
         else:
             del self._early[feed]
             feed.begin(fold, self._log, self._memory)
-            self._run(feed)
+            if feed.is_small:
+                self._execute(feed)
+            else:
+                self._run(feed)
         if self._early:
             self._wake_early()
 

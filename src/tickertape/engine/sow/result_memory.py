@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from tickertape.engine.limits import query_run_keys_max
+from tickertape.engine.limits import query_run_keys_max, query_small_rows_max
 from tickertape.engine.sow.state.blocks import BodyBlocks
 
 
@@ -30,8 +30,10 @@ class ResultMemory:
         self._row_bytes += nbytes
 
     def discard(self, lists: Iterable[list[Any]]) -> None:
-        """Free lists of an ended result later, in bounded steps."""
-        self.garbage.extend(lists)
+        """Free lists of an ended result: few items now, others later in bounded steps."""
+        some = [*lists]
+        if sum(map(len, some)) > query_small_rows_max:
+            self.garbage.extend(some)
 
     def free(self) -> None:
         """Free a bounded part of the discarded lists, at least one."""

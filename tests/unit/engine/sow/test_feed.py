@@ -333,15 +333,15 @@ def test_starts_of_many_groups_are_sent_in_several_steps(monkeypatch: pytest.Mon
 def test_keys_of_an_ended_result_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     world, publisher, peer = _world(LABELLED)
     publish(
-        publisher, [("labelled", body(key)) for key in range(200)], keys=[f"k{key}" for key in range(200)]
+        publisher, [("labelled", body(key)) for key in range(400)], keys=[f"k{key}" for key in range(400)]
     )
     world.settle()
     peer.query("q", "labelled", credit=1_000)
     for _ in range(60):
         world.step()
-    assert 0 < len(peer.results["q"].records) < 200
+    assert 0 < len(peer.results["q"].records) < 400
     memory = world.broker.services.records._memory
-    assert memory.nbytes > 200 * 44
+    assert memory.nbytes > 400 * 44
     freed: list[int] = []
     free = memory.free
 
@@ -353,7 +353,7 @@ def test_keys_of_an_ended_result_are_freed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(memory, "free", counted)
     peer.unsubscribe("q")
     world.settle()
-    assert sum(freed) == 200
+    assert sum(freed) == 400
     assert (len(memory.garbage), memory.nbytes) == (0, 0)
 
 
@@ -515,7 +515,7 @@ def test_resume_during_the_result_does_not_start_the_messages() -> None:
 
 
 def test_oldest_query_ends_when_results_need_too_much_memory() -> None:
-    world, _, slow = _world(records=200)
+    world, _, slow = _world(records=400)
     slow.query("q", "orders", follow=True, credit=1_000)
     for _ in range(80):
         world.step()
@@ -534,7 +534,7 @@ def test_oldest_query_ends_when_results_need_too_much_memory() -> None:
     assert slow.results["q"].end is None
     assert world.broker.subscriptions.of(slow.conn) == {}
     assert log_feed.phase is Phase.ENDED
-    assert len(other.results["q"].records) == 200
+    assert len(other.results["q"].records) == 400
     assert other.results["q"].end is not None
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tickertape.base.errors import QueryTooSlow
 from tickertape.batch.format import I8, Bools, Int64s
 from tickertape.engine.limits import query_step_keys_max, query_step_slots_max
-from tickertape.engine.sow.state.blocks import BlockPin, Views
+from tickertape.engine.sow.state.blocks import BlockPin, Views, lengths_in
 from tickertape.engine.sow.state.change import EarlierRows
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.state.keys import ExplicitKeys
@@ -76,6 +76,10 @@ class WantedKeys:
         self._pieces: list[list[bytes]] = []
         self._members: set[bytes] = set()
 
+    def __len__(self) -> int:
+        """Return the number of keys, with repeated ones."""
+        return len(self._keys)
+
     def __contains__(self, key: bytes) -> bool:
         """Return whether a key is in a piece that was read."""
         return key in self._members
@@ -129,6 +133,11 @@ class RecordCopy:
         self._steps = self._run()
         self.over = False
         """Whether all records are in `pieces`."""
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of the bodies of all `pieces`."""
+        return sum(int(lengths_in(piece.rows.views).sum()) for piece in self.pieces)
 
     def close(self) -> None:
         """End the copy and forget its records. Further calls have no effect."""
