@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tickertape.batch.format import I8
+from tickertape.batch.format import I8, Labels, offsets_from
 from tickertape.engine.sow.state.key_blocks import KeyBlocks
 from tickertape.engine.sow.state.key_index import KeyTable
 
@@ -142,4 +142,36 @@ def test_key_table_equals_a_dict(
         moved = table.entries_moved
         model.perform(table, step)
         assert table.entries_moved - moved <= step_max * (1 + (step.action == "replace"))
+        model.check(table)
+
+
+def _column(keys: list[bytes]) -> Labels:
+    return Labels(offsets_from(np.array([*map(len, keys)], np.int32)), b"".join(keys))
+
+
+@example([(True, [*range(KEYS_MAX)]), (False, [*range(0, KEYS_MAX, 3)]), (True, [*range(0, KEYS_MAX, 5)])])
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.lists(st.integers(0, KEYS_MAX - 1), unique=True, max_size=60)),
+        max_size=8,
+    )
+)
+def test_filled_key_table_has_the_last_row_of_each_key(columns: list[tuple[bool, list[int]]]) -> None:
+    for kind in (QuadrupletKeys, DistinctKeys):
+        table = kind(bytes(16), blocks=KeyBlocks(256))
+        keys = [[KEYS[number] for number in numbers] for _, numbers in columns]
+        found = table.fill([_column(column) for column in keys], [present for present, _ in columns])
+        last = {key: (n, row) for n, column in enumerate(keys) for row, key in enumerate(column)}
+        rows = sorted(place for place in last.values() if columns[place[0]][0])
+        slots = {place: slot for slot, place in enumerate(rows)}
+        wanted = [[slots.get((n, row), -1) for row in range(len(column))] for n, column in enumerate(keys)]
+        assert [column.tolist() for column in found] == wanted
+        model = Model()
+        model.live = {
+            keys[n][row]: slot for (n, row), slot in slots.items() if last[keys[n][row]] == (n, row)
+        }
+        model.check(table)
+        model.perform(table, Step("insert", 7, 3, 90))
+        model.perform(table, Step("replace", 0, 7, 90))
+        model.perform(table, Step("retire", 1, 3, 90))
         model.check(table)

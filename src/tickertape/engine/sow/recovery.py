@@ -15,11 +15,11 @@ import msgspec
 from tickertape.base.errors import JournalCorrupt, SowIncomplete
 from tickertape.base.interfaces import Buffer
 from tickertape.base.text_format import shown
-from tickertape.batch.format import I8
+from tickertape.batch.format import Labels
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.state.fold import StateFold, StoredRecords
 from tickertape.journal.format.retired_state import RetiredManifest
-from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock, key_list
+from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock
 from tickertape.journal.format.sow_checkpoint import RESTORE, StateFileEntry, StateManifest, state_directory
 from tickertape.journal.reading.commit_search import find_commit
 from tickertape.journal.reading.log_view import LogView, ReadRequest
@@ -325,27 +325,27 @@ def _commit_is_present(
 
 
 def load_files(fold: StateFold, files: Iterable[StateBlocks]) -> None:
-    """Apply the files of a checkpoint in their order. Each one was read to its end."""
+    """Load the files of a checkpoint in their order. Each one was read to its end."""
+    parts: list[StoredRecords | Labels] = []
     for blocks in files:
         for block in blocks:
             if isinstance(block, DeadKeys):
-                fold.unload(key_list(block.keys))
+                parts.append(block.keys)
             else:
-                fold.load(_stored(block))
+                parts.append(_stored(block))
+    fold.load(parts)
 
 
 def _stored(block: RecordBlock) -> StoredRecords:
-    publishers = block.publishers
-    if block.publisher_numbers is not None:
-        publishers = publishers[block.publisher_numbers]
     (bodies,) = block.bodies
     return StoredRecords(
-        key_list(block.keys),
+        block.keys,
         block.positions,
         block.order_stamps,
-        publishers,
+        block.publishers,
+        block.publisher_numbers,
         block.sequences,
         block.expirations,
         bodies,
-        block.body_offsets.astype(I8),
+        block.body_offsets,
     )

@@ -171,6 +171,16 @@ class EntryTable:
             left = self._flat.take(places) != entries
             entries, buckets = entries[left], buckets[left]
 
+    def fill(self, entries: UInt64s) -> None:
+        """Add ascending entries to an empty table. The caller ensures that they fit."""
+        homes, rows = self.homes(entries), np.arange(len(entries))
+        starts = np.where(np.diff(homes, prepend=-1) != 0, rows, 0)
+        ranks = rows - np.maximum.accumulate(starts)
+        inside = ranks < ENTRIES
+        self._flat[homes[inside] * ENTRIES + ranks[inside]] = entries[inside]
+        self.count = int(np.count_nonzero(inside))
+        self.add(entries[~inside])
+
     def add_one(self, entry: int) -> None:
         """Add an entry. The caller ensures that it fits."""
         bucket = entry >> self._shift

@@ -17,7 +17,7 @@ import numpy as np
 
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import I8, Bools, Int64s, UInt64s
+from tickertape.batch.format import I8, Bools, Int32s, Int64s, Labels, UInt64s
 from tickertape.engine.limits import fold_scalar_rows_max
 from tickertape.engine.sow.state.blocks import BodyBlocks
 from tickertape.engine.sow.state.candidates import RowColumns, deleted_wins, published_wins
@@ -27,7 +27,13 @@ from tickertape.engine.sow.state.deleted_keys import DeletedKeys
 from tickertape.engine.sow.state.expiry import LifeQueue, due_times
 from tickertape.engine.sow.state.key_index import KEY_ROW_BYTES, KeyTable
 from tickertape.engine.sow.state.record_key_index import RecordKeyIndex
-from tickertape.engine.sow.state.records import MessageSlots, RecordRow, RecordRows, RecordTable
+from tickertape.engine.sow.state.records import (
+    MessageSlots,
+    PublisherNumbers,
+    RecordRow,
+    RecordRows,
+    RecordTable,
+)
 
 
 class Source(NamedTuple):
@@ -42,16 +48,17 @@ class Source(NamedTuple):
 class StoredRecords(NamedTuple):
     """Records of a checkpoint, in columns."""
 
-    keys: list[bytes]
+    keys: Labels
     """Distinct."""
     positions: Int64s
     order_stamps: Int64s
     publishers: UInt64s
-    """Publisher ids."""
+    """Publisher ids: a table for `publisher_numbers`, else one for each record."""
+    publisher_numbers: PublisherNumbers | None
     sequences: UInt64s
     lives: Int64s | None
     bodies: Buffer
-    body_offsets: Int64s
+    body_offsets: Int32s
     """n + 1 offsets into `bodies`."""
 
 
@@ -161,39 +168,50 @@ class StateFold:
         """Compare the following rows below a position with the records, which may be newer."""
         self.compare_below = compare_below
 
-    def load(self, stored: StoredRecords) -> None:
-        """Add records of a checkpoint, which replace records of their keys."""
-        slots = self.keys.find(stored.keys)
-        absent = np.flatnonzero(slots < 0)
-        if len(absent):
-            slots[absent] = self.keys.insert([stored.keys[at] for at in absent.tolist()])
+    def load(self, stored: Sequence[StoredRecords | Labels]) -> None:
+        """Set the records of an empty state from a checkpoint: records, and keys of records that ended.
+
+        Later ones replace earlier ones."""
+        columns = [part.keys if isinstance(part, StoredRecords) else part for part in stored]
+        present = [isinstance(part, StoredRecords) for part in stored]
+        found = self.keys.fill(columns, present)
+        self.records.reserve(self.keys.slots)
+        for part, slots in zip(stored, found, strict=True):
+            if isinstance(part, StoredRecords):
+                self._load(part, slots)
+
+    def _load(self, stored: StoredRecords, slots: Int64s) -> None:
+        """Set the records that have slots, which are distinct and new."""
         table = self.records
-        ids, rows = np.unique(stored.publishers, return_inverse=True)
+        stamps = stored.order_stamps
+        self.highest_order_stamp = max(self.highest_order_stamp, int(stamps.max()))
+        ids, rows = stored.publishers, stored.publisher_numbers
+        if rows is None:
+            ids, inverse = np.unique(ids, return_inverse=True)
+            rows = inverse.astype(np.uint32)
         numbers = np.array([table.publisher_number(one) for one in ids.tolist()], np.uint32)
+        at: Int64s | slice = slice(None)
+        if slots.min() < 0:
+            at = np.flatnonzero(slots >= 0)
+            slots, stamps, rows = slots[at], stamps[at], rows[at]
+            if not len(slots):
+                return
         lives = None
         if self.lives is not None:
-            lives = np.zeros(len(slots), I8) if stored.lives is None else stored.lives
-            self.lives.add(slots, due_times(stored.order_stamps, lives, self.life_ms))
-        self.highest_order_stamp = max(self.highest_order_stamp, int(stored.order_stamps.max()))
+            lives = np.zeros(len(slots), I8) if stored.lives is None else stored.lives[at]
+            self.lives.add(slots, due_times(stamps, lives, self.life_ms))
+        offsets = stored.body_offsets.astype(I8)
         records = RecordRows(
-            table.blocks.append(stored.bodies, stored.body_offsets),
-            stored.positions,
-            stored.order_stamps,
+            table.blocks.append_some(stored.bodies, offsets[:-1][at], offsets[1:][at]),
+            stored.positions[at],
+            stamps,
             numbers[rows],
-            stored.sequences,
+            stored.sequences[at],
             lives,
         )
         self._applied(self.changes.put(0, 0, slots, records))
-        self._changed(slots, stored.keys)
-
-    def unload(self, keys: list[bytes]) -> None:
-        """Remove records of keys that a later file of a checkpoint no longer has."""
-        slots = self.keys.find(keys)
-        slots = slots[slots >= 0]
-        if len(slots):
-            self.keys.remove(slots)
-            self._applied(self.changes.drop(0, 0, slots, DELETED))
-            self._removed(slots)
+        if self._index is not None:
+            self._changed(slots, self.keys.keys_of(slots))
 
     # -- messages ---------------------------------------------------------------------------------------
 

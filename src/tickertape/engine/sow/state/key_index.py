@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, Protocol
 
 import numpy as np
 
-from tickertape.batch.format import I1, I8, U8, Bools, Bytes8, Int64s, UInt64s
+from tickertape.batch.format import I1, I8, U8, Bools, Bytes8, Int64s, Labels, UInt64s, lengths_of
 from tickertape.engine.limits import (
     sow_growth_rows,
     sow_key_compaction_step_max,
     sow_key_scalar_max,
     sow_rehash_step_max,
 )
+from tickertape.engine.sow.state.blocks import lengths_in
 from tickertape.engine.sow.state.entry_table import ENTRIES, EntryTable, HashMixer, bits_for
 from tickertape.engine.sow.state.key_blocks import KeyBlocks
+from tickertape.engine.sow.state.key_rows import KeyRows
 
 _COLUMN_ROWS_FIRST: Final = 1_024
 
@@ -182,7 +185,7 @@ class KeyTable:
         same: Bools = stored[:, 0] == sought[:, 0]
         rest: Bools = stored[:, 1] == sought[:, 1]
         if self._long_keys.stored_bytes:
-            long = np.flatnonzero(same & (_lengths_of(stored) > _INLINE_BYTES))
+            long = np.flatnonzero(same & (lengths_in(stored) > _INLINE_BYTES))
             if long.size:
                 long_keys = [keys[row] for row in which[long].tolist()]
                 rest[long] = self._long_keys.start_with(stored[long, 1].tolist(), long_keys)
@@ -204,17 +207,14 @@ class KeyTable:
         count = len(keys)
         self._step(count)
         total = self._count + count
-        if total > self._tables[-1].entries_max:
-            if not self._tables[-1].count:
-                self._tables.pop()
-            self._tables.append(EntryTable(bits_for(total)))
+        self._reserve(total)
         slots = self._take_slots(count)
         if count < self._scalar_max:
             for slot, key in zip(slots.tolist(), keys, strict=True):
                 self._insert_one(slot, key)
         else:
             views = _views_of(keys)
-            long = np.flatnonzero(_lengths_of(views) > _INLINE_BYTES)
+            long = np.flatnonzero(lengths_in(views) > _INLINE_BYTES)
             if long.size:
                 long_keys = [keys[at] for at in long.tolist()]
                 views[long, 1] = self._long_keys.append(slots[long].tolist(), long_keys)
@@ -223,6 +223,37 @@ class KeyTable:
         self._states[slots] = _LIVE
         self._count = total
         return slots
+
+    def _reserve(self, count: int) -> None:
+        """Make a table that takes this number of keys, unless the newest one does."""
+        if count <= self._tables[-1].entries_max:
+            return
+        if not self._tables[-1].count:
+            self._tables.pop()
+        self._tables.append(EntryTable(bits_for(count)))
+
+    def fill(self, columns: Sequence[Labels], present: Sequence[bool]) -> list[Int64s]:
+        """Set the keys of an empty index at once, which takes a third of the time of insertions.
+
+        Of equal keys the last one counts. `present`: for each column whether its keys are in the index.
+        Return for each column the slots of its keys, -1 for keys without one. The slots ascend over all
+        columns."""
+        if self._slots:
+            raise ValueError("Cannot fill a key table: it has slots already. Report the defect.")
+        rows = KeyRows(columns)
+        edges = [*pairwise(rows.edges.tolist())]
+        hashes = np.empty(rows.count, U8)
+        for (offsets, text), (low, high) in zip(columns, edges, strict=True):
+            hashes[low:high] = self._hashes([*map(io.BytesIO(text).read, lengths_of(offsets).tolist())])
+        chosen, slots, entries = rows.choose(hashes, present)
+        self._count = count = len(self._take_slots(len(chosen)))
+        self._reserve(count)
+        self._tables[-1].fill(entries)
+        views = rows.views[chosen]
+        long = np.flatnonzero(lengths_in(views) > _INLINE_BYTES)
+        views[long, 1] = self._long_keys.append(long.tolist(), [*rows.keys(chosen[long])])
+        self._views[:count], self._states[:count] = views, _LIVE
+        return [slots[low:high] for low, high in edges]
 
     def _insert_one(self, slot: int, key: bytes) -> None:
         length = len(key)
@@ -255,7 +286,7 @@ class KeyTable:
         """See `KeyIndex`."""
         self._require(slots, _REMOVED, "release")
         views = self._views.take(slots, axis=0)
-        lengths = _lengths_of(views)
+        lengths = lengths_in(views)
         long = lengths > _INLINE_BYTES
         released = 0
         if long.any():
@@ -298,7 +329,7 @@ class KeyTable:
         if len(slots) < self._scalar_max:
             return [self._key(slot) for slot in slots.tolist()]
         views = self._views.take(slots, axis=0)
-        lengths = _lengths_of(views)
+        lengths = lengths_in(views)
         long = np.flatnonzero(lengths > _INLINE_BYTES)
         inline = lengths.copy()
         inline[long] = 0
@@ -349,7 +380,7 @@ class KeyTable:
         slots, places = examined
         self.keys_examined += len(slots)
         views = self._views.take(slots, axis=0)
-        lengths = _lengths_of(views)
+        lengths = lengths_in(views)
         current = (lengths > _INLINE_BYTES) & (views[:, 1] == places)
         slots = slots[current]
         old, sizes = places[current].tolist(), lengths[current].tolist()
@@ -373,8 +404,3 @@ def _views_of(keys: Sequence[bytes]) -> UInt64s:
     parts[:, 0] = np.fromiter(map(len, keys), _U4, len(keys))
     parts[:, 1:] = np.array(keys, _INLINE).view(_U4).reshape(len(keys), 3)
     return views
-
-
-def _lengths_of(views: UInt64s) -> Int64s:
-    """Return the length of the key of each view."""
-    return (views[:, 0] & _HALF_MASK).astype(I8)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from tickertape.batch.format import I8, Int64s
+from tickertape.batch.format import I8, Int64s, Labels, offsets_from
 from tickertape.engine.sow.state.key_blocks import KeyBlocks
 from tickertape.engine.sow.state.key_index import KeyIndex, KeyTable
 
@@ -29,6 +29,10 @@ class TwinKeys(KeyTable):
 
 def slots_of(values: Iterable[int]) -> Int64s:
     return np.array(list(values), I8)
+
+
+def column_of(keys: list[bytes]) -> Labels:
+    return Labels(offsets_from(np.array([*map(len, keys)], np.int32)), b"".join(keys))
 
 
 def texts(numbers: Iterable[int], prefix: str = "") -> list[bytes]:
@@ -73,6 +77,40 @@ def test_keys_with_one_hash_are_found_removed_and_inserted(scalar_max: int, leng
     more = table.insert(keys[::2])
     assert table.find(keys[::2]).tolist() == more.tolist()
     assert table.find(keys[1::2]).tolist() == slots[1::2].tolist()
+
+
+@pytest.mark.parametrize("kind", [KeyTable, TwinKeys])
+def test_filled_table_compares_all_bytes_of_equal_hashes(kind: type[KeyTable]) -> None:
+    keys = [b"a", b"a\0", b"x" * 12, b"x" * 11 + b"y", b"x" * 13, b"x" * 12 + b"y", b"x" * 20, b"x" * 28]
+    keys += [b"x" * 27 + b"y", b"x" * 19 + b"y" + b"x" * 8, b"x" * 4_096, b"x" * 4_095 + b"y"]
+    table = kind(SECRET)
+    first, second, third = table.fill(
+        [column_of(keys), column_of(keys[4:]), column_of(keys[::3])], [True] * 3
+    )
+    assert first.tolist() == [-1, 0, 1, -1, *[-1] * 8]
+    assert second.tolist() == [2, 3, -1, 4, 5, -1, 6, 7]
+    assert third.tolist() == [8, 9, 10, 11]
+    assert sorted(table.keys_of(slots_of(range(12)))) == sorted(keys)
+    assert sorted(table.find(keys).tolist()) == list(range(12))
+    assert len(table) == table.slots == 12
+
+
+def test_filled_table_has_more_keys_than_places_in_a_bucket() -> None:
+    table = NumberedKeys(SECRET)
+    keys = texts(range(100_000))
+    (slots,) = table.fill([column_of(keys)], [True])
+    assert slots.tolist() == list(range(100_000))
+    assert table.find(keys).tolist() == slots.tolist()
+    assert not table.entries_moved
+    table.remove(slots[::2])
+    assert table.find(keys[1::2]).tolist() == slots[1::2].tolist()
+
+
+def test_table_with_slots_is_not_filled() -> None:
+    table = KeyTable(SECRET)
+    table.insert([b"a"])
+    with pytest.raises(ValueError, match="it has slots already"):
+        table.fill([column_of([b"b"])], [True])
 
 
 def test_removed_slot_keeps_the_key_and_is_not_reused_before_the_release() -> None:
