@@ -24,6 +24,7 @@ from tickertape.engine.sow.topic import StateTopic
 from tickertape.journal.journal import Journal
 from tickertape.journal.recovery.state_files import (
     find_states,
+    forget_named,
     make_durable,
     prepare_directories,
     read_states,
@@ -67,6 +68,7 @@ class SowEngine(EngineWorld):
         self.plan = plan = drive(self.disk, plan_states(journal.view, self.sow, files, self.rebuild))
         for directory in plan.quarantine:
             set_aside_state(self.disk, directory)
+        forget_named(self.disk, journal.view, plan.forgotten)
         kept = [one for name, one in found.items() if name not in plan.quarantine]
         make_durable(self.disk, kept)
         prepare_directories(self.disk, kept, plan.topics)

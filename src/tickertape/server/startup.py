@@ -36,6 +36,7 @@ from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.recovery.state_files import (
     find_states,
+    forget_named,
     make_durable,
     prepare_directories,
     read_states,
@@ -200,6 +201,7 @@ def plan_records(
     plan = read_all(disk, plan_states(journal.view, definitions, StateFiles(found, files), rebuild))
     for directory in plan.quarantine:
         set_aside_state(disk, directory)
+    forget_named(disk, journal.view, plan.forgotten)
     kept = [state for name, state in found.items() if name not in plan.quarantine]
     make_durable(disk, kept)
     prepare_directories(disk, kept, plan.topics)

@@ -171,6 +171,9 @@ class StatePlan(NamedTuple):
     """By SOW name."""
     quarantine: tuple[str, ...]
     """Names of directories in `sow/` that the driver moves to quarantine, before its first other write."""
+    forgotten: tuple[str, ...]
+    """SOW topics whose checkpoint `retired.bin` names, and that are rebuilt. The driver removes the names, so
+    that a checkpoint with the same end is not taken for another copy."""
     report: tuple[str, ...]
     """Lines for the log of the server."""
 
@@ -199,6 +202,7 @@ def plan_states(
     """Decide about all topics. Raises `SowIncomplete` for a refused start."""
     topics: dict[str, TopicPlan] = {}
     quarantine: list[str] = []
+    forgotten: list[str] = []
     report: list[str] = []
     refused: dict[str, str] = {}
     left = dict(files.found)
@@ -212,6 +216,8 @@ def plan_states(
             continue
         if decision.quarantine:
             quarantine.append(directory)
+        if facts.named is not None and definition.name in rebuild:
+            forgotten.append(definition.name)
         report += _lines(definition.name, decision)
         topics[definition.name] = _plan(decision, found, files.stored.get(directory))
     if refused:
@@ -221,7 +227,7 @@ def plan_states(
             continue  # the directory of a topic that never had a checkpoint
         name = found.directory if found.manifest is None else found.manifest.topic
         report.append(f"Kept the checkpoint of {shown(name)} in sow/: no [[sow]] has this name.")
-    return StatePlan(topics, tuple(quarantine), tuple(report))
+    return StatePlan(topics, tuple(quarantine), tuple(forgotten), tuple(report))
 
 
 def _refusal(refused: Mapping[str, str]) -> str:

@@ -5,12 +5,13 @@ Reading changes nothing. A file is read to its end, so that no part of a damaged
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Disk
 from tickertape.journal.format.files import open_file, set_aside
+from tickertape.journal.format.retired_state import write_retired
 from tickertape.journal.format.segment import SOW_DIRECTORY
 from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock
 from tickertape.journal.format.sow_checkpoint import (
@@ -25,6 +26,7 @@ from tickertape.journal.format.sow_checkpoint import (
     state_path,
 )
 from tickertape.journal.limits import sow_file_block_bytes_max, sow_manifest_bytes_max
+from tickertape.journal.reading.log_view import LogView
 
 StateBlocks = list[RecordBlock | DeadKeys]
 
@@ -117,6 +119,16 @@ def set_aside_state(disk: Disk, directory: str) -> str:
     aside = set_aside(disk, f"{SOW_DIRECTORY}/{directory}", f"{SOW_DIRECTORY}-{directory}", "")
     disk.sync_directory(SOW_DIRECTORY)
     return aside
+
+
+def forget_named(disk: Disk, view: LogView, topics: Sequence[str]) -> None:
+    """Remove the checkpoints of `topics` from `retired.bin`. Raises `OSError`."""
+    if view.retired is None or not topics:
+        return
+    kept = {name: named for name, named in view.retired.manifests.items() if name not in topics}
+    retired = view.retired._replace(manifests=kept)
+    write_retired(disk, retired)
+    view.retired = retired
 
 
 def _found(disk: Disk, directory: str, names: tuple[str, ...], journal_id: bytes) -> FoundState:

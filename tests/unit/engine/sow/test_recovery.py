@@ -191,6 +191,8 @@ def test_start_with_a_checkpoint_folds_only_the_later_log(pruned: bool) -> None:
     assert manifest.start > 80
     assert not world.report
     assert not world.state("orders").incomplete_because
+    retired = world.broker.journal.view.retired
+    assert [*({} if retired is None else retired.manifests)] == ["orders"] * pruned
 
 
 @pytest.mark.parametrize("deltas", [0, 1])
@@ -229,6 +231,47 @@ def test_start_of_a_pruned_log_without_a_checkpoint_is_refused() -> None:
     world.reopen()
     assert len(world.records("orders")) == 20
     assert world.state("orders").incomplete_because.startswith("--rebuild-sow: ")
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("deltas", [0, 1])
+def test_rebuilt_topic_gets_a_checkpoint_without_a_new_message(pruned: bool, deltas: int) -> None:
+    world = stored(pruned=pruned, deltas=deltas)
+    before = world.records("orders")
+    world.rebuild = frozenset({"orders"})
+    world.reopen()
+    world.wake(1.1)
+    world.settle()
+    manifest = world.broker.state_checkpoints.look("orders").manifest
+    assert manifest is not None
+    assert manifest.end == world.broker.journal.commits.persisted_end
+    world.rebuild = frozenset()
+    world.reopen()
+    assert world.plan.topics["orders"].whole
+    assert bool(world.state("orders").incomplete_because) == pruned
+    assert len(world.records("orders")) == len(before) - pruned
+
+
+def test_start_after_a_rebuild_without_a_checkpoint_restores_the_rest_of_the_log() -> None:
+    world = stored(pruned=True, deltas=0)
+    world.rebuild = frozenset({"orders"})
+    world.reopen()
+    world.rebuild = frozenset()
+    restarted(world)
+    assert world.state("orders").incomplete_because.startswith("a new SOW topic: ")
+
+
+@pytest.mark.parametrize("lost", ["base", MANIFEST_NAME])
+def test_topic_with_a_damaged_checkpoint_gets_another_one_without_a_new_message(lost: str) -> None:
+    world = stored(pruned=False)
+    (path, *_) = [path for path in world.disk.contents() if path.startswith("sow/") and lost in path]
+    write(world, path, b"damage")
+    world.reopen()
+    assert quarantined(world)
+    world.wake(1.1)
+    world.settle()
+    restarted(world)
+    assert world.plan.topics["orders"].whole
 
 
 @pytest.mark.parametrize(("count", "names"), [(2, "'t1', 't2'"), (12, "'t9', 't10' and 2 more")])
