@@ -112,6 +112,15 @@ SOW_CHECKPOINT_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
+        "a start that folded much of the log waits for the interval of checkpoints",
+        "engine/sow/checkpoints.py",
+        "            if not state.urgent:\n",
+        "            if state.due_at:\n",
+        (_CHECKPOINTS,),
+        promise="R14",
+        tier="unit",
+    ),
+    Mutation(
         "a rebuild keeps the name of the former checkpoint",
         "server/startup.py",
         "    forget_named(disk, journal.view, plan.forgotten)\n",

@@ -366,6 +366,9 @@ sow_sync_bytes: Final = 8 * MIB
 """Bytes of a checkpoint file that are written between two syncs."""
 sow_advance_messages_min: Final = 1 << 20
 """Messages of the log by which the checkpoint of a topic without changes is behind before it follows."""
+sow_early_checkpoint_messages_min: Final = 1 << 16
+"""Messages of the log that a start folds before it writes a checkpoint at once, so that the next start does
+not fold them again."""
 sow_delete_round_rows: Final = 2_048
 """Records that one step of a search tests, and the largest last round of a delete by filter."""
 sow_delete_rounds_max: Final = 8

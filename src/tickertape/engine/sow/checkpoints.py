@@ -15,7 +15,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tickertape.base.interfaces import Buffer
-from tickertape.engine.limits import sow_advance_messages_min, sow_sync_bytes
+from tickertape.engine.limits import (
+    sow_advance_messages_min,
+    sow_early_checkpoint_messages_min,
+    sow_sync_bytes,
+)
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
@@ -88,7 +92,7 @@ class _TopicState:
         self.due_at: float | None = None
         """Time (monotonic) of the next attempt."""
         self.urgent = False
-        """Its pin holds segments."""
+        """Its pin holds segments, or lets a start fold much of the log."""
         self.named_end = 0
         """Highest P1 in the name of a file, also of failed attempts."""
         self.forced = False
@@ -184,7 +188,11 @@ class StateCheckpoints:
                 if plan.manifest is not None:
                     state.named_end = max(state.named_end, plan.manifest.files[-1].end)
             state.saved_at = self._clock.mono
-            state.due_at = state.saved_at + state.topic.definition.checkpoint_interval
+            start = self._journal.view.first_position if state.manifest is None else state.manifest.start
+            state.urgent = self._fold.folded - start >= sow_early_checkpoint_messages_min
+            state.due_at = state.saved_at
+            if not state.urgent:
+                state.due_at += state.topic.definition.checkpoint_interval
         self._clock.announce(self)
 
     def look(self, name: str) -> CheckpointLook:

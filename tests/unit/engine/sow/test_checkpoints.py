@@ -319,6 +319,36 @@ def test_start_after_a_kill_folds_the_messages_behind_the_checkpoint(monkeypatch
     assert folded_at_start(world, monkeypatch) >= 5
 
 
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("has_base", [False, True])
+def test_start_that_folded_many_messages_writes_a_checkpoint_at_once(
+    early: bool, has_base: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = SowEngine(ORDERS, segment_bytes=1 << 20)
+    peer = world.connect("p")
+    if has_base:
+        publish(peer, [("orders", body(key)) for key in range(50)])
+        world.settle()
+        interval(world)
+    begin = world.broker.states.fold.folded if has_base else 0
+    publish(peer, [("orders", body(key, 1)) for key in range(30, 90)])
+    world.settle()
+    before = world.records("orders")
+    folded = world.broker.states.fold.folded - begin
+    monkeypatch.setattr(checkpoints, "sow_early_checkpoint_messages_min", folded + (not early))
+    world.reopen()
+    world.wake(0.001)
+    world.settle()
+    assert world.broker.state_checkpoints.written == early
+    interval(world)
+    assert world.broker.state_checkpoints.written == 1
+    world.reopen()
+    assert world.records("orders") == before
+    world.wake(0.001)
+    world.settle()
+    assert not world.broker.state_checkpoints.written
+
+
 @pytest.mark.parametrize("kind", [WriteState, PublishState])
 def test_clean_stop_during_a_checkpoint_writes_the_later_messages(
     kind: type, monkeypatch: pytest.MonkeyPatch
