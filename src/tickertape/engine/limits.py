@@ -339,6 +339,8 @@ sow_expiry_step_max: Final = 16_384
 """Records that expire in one step, and the keys of one expiry record."""
 fold_step_rows_max: Final = 2_048
 """Messages of the log that all states fold in one step."""
+recovery_step_rows_max: Final = 65_536
+"""Messages of the log that a start folds in one step, which takes a quarter less time than smaller steps."""
 fold_step_parts_max: Final = 256
 """Commits without messages of SOW topics that one step passes over."""
 state_lag_bytes_max: Final = 8 * MIB

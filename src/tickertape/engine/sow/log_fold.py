@@ -12,7 +12,7 @@ from collections import deque
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import KIND_MESSAGE, MessageBatch
-from tickertape.engine.limits import fold_step_parts_max
+from tickertape.engine.limits import fold_step_parts_max, recovery_step_rows_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.log_reads.log_scan import LogScan
 from tickertape.engine.sow.accepted import AcceptedRows
@@ -87,7 +87,7 @@ class LogFold:
 
     def take(self, part: LogPart) -> None:
         """Fold a whole part, in the recovery. Raises `JournalCorrupt`."""
-        current = PartFold(part, self._states, self._accepted)
+        current = PartFold(part, self._states, self._accepted, recovery_step_rows_max)
         while current.concerns and not current.over:
             current.step()
         for topic in current.topics:

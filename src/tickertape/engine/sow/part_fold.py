@@ -2,7 +2,7 @@
 
 Invariants:
 - Each row is applied once, in the order of the log.
-- A piece has at most `fold_step_rows_max` messages, or `delete_step_keys_max` keys of a delete.
+- A piece has at most `rows_max` messages, or `delete_step_keys_max` keys of a delete.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ class _Delete(NamedTuple):
 
 
 class PartFold:
-    """The fold of one part. It has all messages of a commit."""
+    """The fold of one part, which has all messages of a commit. `rows_max`: messages of a piece."""
 
-    def __init__(self, part: LogPart, states: States, accepted: AcceptedRows) -> None:
+    def __init__(
+        self, part: LogPart, states: States, accepted: AcceptedRows, rows_max: int = fold_step_rows_max
+    ) -> None:
         batch = part.batch
+        self._rows_max = rows_max
         self._batch = batch
         self._source = Source(batch, part.first_position, part.end_position)
         self._states = states
@@ -75,7 +78,7 @@ class PartFold:
             return
         low = self._low
         stop = self._records[0] if self._records else self._batch.count
-        high = min(low + fold_step_rows_max, stop)
+        high = min(low + self._rows_max, stop)
         found: dict[StateTopic, list[TopicKeys]] = {}
         at = low
         while at < high:

@@ -10,8 +10,10 @@ import pytest
 from tests.helpers.sow_engine import SowEngine, publish
 from tickertape.base.checksum import crc32c
 from tickertape.base.errors import JournalVersion, SowIncomplete
+from tickertape.batch.format import Int64s
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.recovery import StateAction, StateDecision, StateFacts, decide
+from tickertape.engine.sow.state.fold import Source, StateFold
 from tickertape.journal.format.retired_state import RetiredManifest
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.format.sow_checkpoint import (
@@ -209,6 +211,22 @@ def test_start_with_a_lost_or_another_end_of_the_log_folds_the_log(deltas: int) 
     assert quarantined(other)
     assert "belongs to another end of the log" in other.report[0]
     assert not other.plan.topics["orders"].files
+
+
+def test_start_folds_a_large_commit_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SowEngine(ORDERS, segment_bytes=1 << 22)
+    publish(world.connect("p"), [("orders", body(key, 0)) for key in range(5_000)])
+    world.settle()
+    folded: list[int] = []
+    fold_keys = StateFold.publish
+
+    def counted(fold: StateFold, keys: list[bytes], source: Source, rows: Int64s) -> None:
+        folded.append(len(keys))
+        fold_keys(fold, keys, source, rows)
+
+    monkeypatch.setattr(StateFold, "publish", counted)
+    restarted(world)
+    assert folded == [5_000]
 
 
 def write(world: SowEngine, path: str, data: bytes) -> None:
