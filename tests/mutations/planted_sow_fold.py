@@ -142,7 +142,7 @@ SOW_FOLD_MUTATIONS: Final = (
     Mutation(
         "a step folds a whole commit",
         "engine/sow/part_fold.py",
-        "        high = min(low + fold_step_rows_max, stop)\n",
+        "        high = min(low + self._rows_max, stop)\n",
         "        high = stop\n",
         (_REGISTRY,),
         promise="invariant 22",
