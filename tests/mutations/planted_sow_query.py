@@ -90,8 +90,8 @@ SOW_QUERY_MUTATIONS: Final = (
     _of_query(
         "a merge returns rows before lower ones of other runs are known",
         "runs",
-        "            ready = len(pool) if not self._heap else self._place(pool, self._heap[0][0])\n",
-        "            ready = len(pool)\n",
+        "bound = end if bound is None else min(bound, end)",
+        "bound = end if bound is None else max(bound, end)",
         "test_runs.py",
     ),
     _of_query(
@@ -105,9 +105,9 @@ SOW_QUERY_MUTATIONS: Final = (
     _of_query(
         "a merge sorts more rows with each run",
         "runs",
-        "query_merge_rows_max // max(1, len(self._runs)))",
-        "query_merge_rows_max)",
-        "test_query.py",
+        "        while sum(counts) > query_merge_rows_max and",
+        "        while not counts and",
+        "test_runs.py",
         promise="R14",
     ),
     _of_query(

@@ -247,8 +247,8 @@ transaction_spaces_max: Final = 65_536
 """Spaces with a stored highest committed number."""
 
 # state of the world
-query_step_slots_max: Final = 65_536
-"""Slots of a state that one step of a query copies. It takes about 2 ms."""
+query_step_slots_max: Final = 16_384
+"""Slots of a state that one step of a query copies. It takes about 0.5 ms."""
 query_piece_rows_max: Final = 1_024
 """Records that one step of a query filters."""
 query_piece_bytes_max: Final = 256 * KIB
@@ -273,14 +273,12 @@ query_step_groups_max: Final = 64
 """SOW topics whose results one step announces."""
 order_by_fields_max: Final = 16
 """Fields of one sort order."""
-query_run_rows_max: Final = 65_536
-"""Records that a query sorts by position in one step."""
-query_run_keys_max: Final = 16_384
-"""Records that a query sorts by fields in one step. It takes about 2 ms."""
+query_run_rows_max: Final = 16_384
+"""Records that a query sorts in one step. By fields it takes about 2 ms."""
 query_best_rows_min: Final = 4_096
 """Records that a query with `top_n` keeps until it sorts them, or more for a large `top_n`."""
 query_merge_rows_max: Final = 2_048
-"""Records that a merge takes from all sorted runs at a time, for up to 128 runs."""
+"""Records that a merge takes from all sorted runs at a time, for up to 128 runs that overlap."""
 query_merge_rows_min: Final = 16
 """Records that a merge takes from one of very many sorted runs."""
 query_skip_rows_max: Final = 4_096

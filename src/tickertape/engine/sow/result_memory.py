@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from tickertape.engine.limits import query_run_keys_max, query_small_rows_max
+from tickertape.engine.limits import query_run_rows_max, query_small_rows_max
 from tickertape.engine.sow.state.blocks import BodyBlocks
 
 
@@ -38,7 +38,7 @@ class ResultMemory:
     def free(self) -> None:
         """Free a bounded part of the discarded lists, at least one."""
         last = self.garbage[-1]
-        del last[-query_run_keys_max:]
+        del last[-query_run_rows_max:]
         if not last:
             self.garbage.pop()
 

@@ -1,14 +1,14 @@
 """Sorted runs: rows of a result in a total order, in runs of bounded size, and their lazy merge.
 
 Invariants:
-- A call sorts at most one run, or the rows at the start of each run.
+- A call sorts at most one run, or about `query_merge_rows_max` rows of all runs. A merge sorts each row once.
 - With a limit, only rows that can be among the first ones are kept.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
+from bisect import bisect_right
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
@@ -19,7 +19,6 @@ from tickertape.engine.limits import (
     query_best_rows_min,
     query_merge_rows_max,
     query_merge_rows_min,
-    query_run_keys_max,
     query_run_rows_max,
 )
 
@@ -46,11 +45,11 @@ class _SortedRuns(ABC, Generic[Keys, Key]):
         """Rows from it on are not among the first ones."""
         self._runs: list[Keys] = []
         self._heap: list[tuple[Key, int]] = []
-        """Lowest key of each run that is not in the pool, and number of the run."""
+        """Lowest key of each run, and number of the run."""
         self._block_rows = query_merge_rows_min
-        """Rows that are taken from a run at a time."""
+        """Rows of each run that the next refill examines."""
         self._pool: list[Keys] = []
-        """At most one part: sorted keys that were taken from the runs."""
+        """At most one part: sorted keys, which are below those of all runs."""
 
     @property
     def is_limited(self) -> bool:
@@ -98,35 +97,49 @@ class _SortedRuns(ABC, Generic[Keys, Key]):
             if not self._pool:
                 if not self._heap:
                     break
-                self._refill()
-            pool = self._pool[0]
-            ready = len(pool) if not self._heap else self._place(pool, self._heap[0][0])
-            if not ready:
-                self._refill()
-                continue
-            some = min(ready, count)
+                self._pool.append(self._refill())
+            pool = self._pool.pop()
+            some = min(len(pool), count)
             taken.append(pool[:some])
             count -= some
-            self._pool = [pool[some:]] if some < len(pool) else []
+            if some < len(pool):
+                self._pool.append(pool[some:])
         return np.concatenate([self._numbers(keys) for keys in taken]) if taken else np.zeros(0, I8)
 
-    def _refill(self) -> None:
-        """Add rows from the run with the lowest key, and from all runs with keys below the last of them."""
-        last: Key | None = None
-        waiting: list[tuple[Key, int]] = []
-        while self._heap and (last is None or self._heap[0][0] <= last):
-            _, number = heappop(self._heap)
+    def _refill(self) -> Keys:
+        """Remove the lowest keys of all runs, and return them sorted.
+
+        These are the keys up to the lowest end of a block, so no run has a lower one. Few runs have large
+        blocks, and many runs small ones."""
+        low: list[tuple[Key, int]] = []
+        bound: Key | None = None
+        while self._heap and (bound is None or self._heap[0][0] <= bound):
+            low.append(heappop(self._heap))
+            end = self._block_end(low[-1][1])
+            bound = end if bound is None else min(bound, end)
+        assert bound is not None
+        counts = [self._count_through(self._runs[number], bound) for _, number in low]
+        while sum(counts) > query_merge_rows_max and self._block_rows > query_merge_rows_min:
+            self._block_rows //= 2
+            bound = min([self._block_end(number) for _, number in low])
+            counts = [self._count_through(self._runs[number], bound) for _, number in low]
+        if 2 * sum(counts) <= query_merge_rows_max:
+            self._block_rows = min(2 * self._block_rows, query_merge_rows_max)
+        parts: list[Keys] = []
+        for entry, count in zip(low, counts, strict=True):
+            number = entry[1]
             keys = self._runs[number]
-            block = keys[: self._block_rows]
-            self._pool.append(block)
-            if last is None:
-                last = self._key(block, len(block) - 1)
-            keys = self._runs[number] = self._rest(keys, len(block))
+            if count:
+                parts.append(keys[:count])
+                keys = self._runs[number] = self._rest(keys, count)
             if len(keys):
-                waiting.append((self._key(keys, 0), number))
-        for entry in waiting:
-            heappush(self._heap, entry)
-        self._pool = [self._joined(self._pool)]
+                heappush(self._heap, (self._key(keys, 0), number))
+        return parts[0] if len(parts) == 1 else self._joined(parts)
+
+    def _block_end(self, number: int) -> Key:
+        """Return the last key of the block at the start of a run."""
+        keys = self._runs[number]
+        return self._key(keys, min(self._block_rows, len(keys)) - 1)
 
     def renumber(self) -> Int64s:
         """Number the kept rows from 0 on, in any order, and return their numbers before."""
@@ -145,8 +158,8 @@ class _SortedRuns(ABC, Generic[Keys, Key]):
         """Return the keys of all parts, sorted."""
 
     @abstractmethod
-    def _place(self, keys: Keys, bound: Key) -> int:
-        """Return the number of sorted keys below `bound`."""
+    def _count_through(self, keys: Keys, bound: Key) -> int:
+        """Return the number of sorted keys up to `bound`, at most a block."""
 
     @abstractmethod
     def _key(self, keys: Keys, at: int) -> Key:
@@ -188,14 +201,18 @@ class PositionRuns(_SortedRuns[Int64s, int]):
         """Add rows with numbers from `first` on. See `add`."""
         numbers = np.arange(first, first + len(positions), dtype=I8)
         self.nbytes += 16 * len(positions)
-        return self.add(np.column_stack((positions, numbers)))
+        return self.add(_pairs(positions, numbers))
 
     def _joined(self, parts: list[Int64s]) -> Int64s:
         keys = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return keys[keys[:, 0].argsort()]
+        positions, numbers = keys[:, 0], keys[:, 1]
+        if (positions[1:] > positions[:-1]).all():
+            return keys
+        order = positions.argsort()
+        return _pairs(positions[order], numbers[order])
 
-    def _place(self, keys: Int64s, bound: int) -> int:
-        return int(keys[:, 0].searchsorted(bound))
+    def _count_through(self, keys: Int64s, bound: int) -> int:
+        return int(keys[: self._block_rows, 0].searchsorted(bound, "right"))
 
     def _key(self, keys: Int64s, at: int) -> int:
         return int(keys[at, 0])
@@ -205,7 +222,7 @@ class PositionRuns(_SortedRuns[Int64s, int]):
 
     def _renumbered(self, keys: Int64s, first: int) -> Int64s:
         self.nbytes = 16 * (first + len(keys))
-        return np.column_stack((keys[:, 0], np.arange(first, first + len(keys), dtype=I8)))
+        return _pairs(keys[:, 0], np.arange(first, first + len(keys), dtype=I8))
 
     def _rest(self, keys: Int64s, low: int) -> Int64s:
         return keys[low:]
@@ -214,7 +231,7 @@ class PositionRuns(_SortedRuns[Int64s, int]):
 class KeyRuns(_SortedRuns["list[str]", str]):
     """Rows by sort keys: texts of characters below 256 that end with the number of the row."""
 
-    def __init__(self, limit: int | None = None, rows_max: int = query_run_keys_max) -> None:
+    def __init__(self, limit: int | None = None, rows_max: int = query_run_rows_max) -> None:
         super().__init__(rows_max, limit)
         self.nbytes = 0
         """Memory of the keys."""
@@ -242,8 +259,8 @@ class KeyRuns(_SortedRuns["list[str]", str]):
         keys.sort()
         return keys
 
-    def _place(self, keys: list[str], bound: str) -> int:
-        return bisect_left(keys, bound)
+    def _count_through(self, keys: list[str], bound: str) -> int:
+        return bisect_right(keys, bound, 0, min(self._block_rows, len(keys)))
 
     def _key(self, keys: list[str], at: int) -> str:
         return keys[at]
@@ -261,6 +278,13 @@ class KeyRuns(_SortedRuns["list[str]", str]):
     def _rest(self, keys: list[str], low: int) -> list[str]:
         del keys[:low]  # in place, so that texts are freed a few at a time
         return keys
+
+
+def _pairs(positions: Int64s, numbers: Int64s) -> Int64s:
+    """Return an array of shape (n, 2) whose columns are contiguous."""
+    columns = np.empty((2, len(positions)), I8)
+    columns[0], columns[1] = positions, numbers
+    return columns.T
 
 
 def _numbers_from(first: int, count: int) -> list[str]:

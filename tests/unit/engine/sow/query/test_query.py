@@ -14,7 +14,6 @@ from tests.helpers.sow_queries import QueryWorld, count_sorted_rows, encode_key,
 from tickertape.base.errors import QueryTooSlow
 from tickertape.engine.limits import (
     query_piece_rows_max,
-    query_run_keys_max,
     query_run_rows_max,
     query_step_keys_max,
     query_step_slots_max,
@@ -226,7 +225,7 @@ def test_no_step_grows_with_a_million_records(
         assert (np.diff(rows) > 0).all()
         last, returned = int(rows[-1]), returned + len(rows)
     assert (returned, query.matches) == (count if top_n is None else top_n, count)
-    assert 0 < max(sorted_rows) <= (query_run_keys_max if ordered else query_run_rows_max)
+    assert 0 < max(sorted_rows) <= query_run_rows_max
     assert steps >= count // (query_piece_rows_max if ordered else query_step_slots_max)
 
 

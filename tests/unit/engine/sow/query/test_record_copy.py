@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.sow_queries import QueryWorld, encode_key, stepped
-from tickertape.engine.limits import query_run_keys_max, query_step_keys_max, result_frame_bytes_max
+from tickertape.engine.limits import query_run_rows_max, query_step_keys_max, result_frame_bytes_max
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.query import query as query_module
 from tickertape.engine.sow.query import record_copy, result
@@ -161,7 +161,7 @@ def test_memory_of_keys_is_counted_once_for_each_record(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("steps", [8, 25, 10_000])
 def test_lists_of_an_ended_query_are_freed_in_bounded_steps(steps: int) -> None:
-    count = 3 * query_run_keys_max
+    count = 3 * query_run_rows_max
     world = world_of(count)
     source = world.terms(order_by="/id").source._replace(with_keys=True)
     query = StateQuery([source], world.position)
@@ -175,7 +175,7 @@ def test_lists_of_an_ended_query_are_freed_in_bounded_steps(steps: int) -> None:
     while memory.garbage:
         memory.free()
         before, left = left, sum(map(len, memory.garbage))
-        assert 0 < before - left <= query_run_keys_max
+        assert 0 < before - left <= query_run_rows_max
     assert left == 0
 
 

@@ -54,6 +54,23 @@ def test_rows_of_several_runs_are_merged_in_order(
 
 
 @pytest.mark.parametrize("kind", [PositionRuns, KeyRuns])
+@pytest.mark.parametrize("every", [7, 100])
+def test_merge_sorts_each_row_once_also_after_a_few_updates(
+    monkeypatch: pytest.MonkeyPatch, kind: type[PositionRuns | KeyRuns], every: int
+) -> None:
+    rows, runs_max = 100_000, 1_000
+    values = [value + rows if value % every == 0 else value for value in range(rows)]
+    runs = kind(None, runs_max)
+    for low in range(0, rows, runs_max):
+        add(runs, values[low : low + runs_max], low)
+    assert runs.finish() is None
+    counts = count_sorted_rows(monkeypatch)
+    assert the_rest(runs, 1_000) == sorted(range(rows), key=values.__getitem__)
+    assert sum(counts) <= rows
+    assert 0 < max(counts) <= query_merge_rows_max
+
+
+@pytest.mark.parametrize("kind", [PositionRuns, KeyRuns])
 def test_limit_keeps_the_first_rows_only(
     monkeypatch: pytest.MonkeyPatch, kind: type[PositionRuns | KeyRuns]
 ) -> None:
