@@ -116,6 +116,30 @@ def test_point_published_while_the_server_is_down_is_kept(server: RunningServer,
     assert dict(adapter.load()) == {"s": [tt.Bookmark(7, 2)]}
 
 
+@pytest.mark.parametrize("sub_id", ["s", None])
+def test_purge_while_the_server_is_down_does_not_wait(
+    sub_id: str | None, server: RunningServer, points: tt.Client
+) -> None:
+    adapter = tt.SowRecoveryPointAdapter(points, "risk")
+    adapter.update("s", [tt.Bookmark(7, 1)])
+    points.publish_flush()
+    server.kill()
+    wait_until(lambda: not points.connected)
+    done = threading.Event()
+
+    def purge() -> None:
+        adapter.purge(sub_id)
+        done.set()
+
+    purging = threading.Thread(target=purge)
+    purging.start()
+    at_once = done.wait(SECONDS / 6)
+    server.restart()
+    purging.join()
+    assert at_once
+    assert list(adapter.load()) == []
+
+
 def test_client_of_the_subscriptions_is_refused(server: RunningServer, points: tt.Client) -> None:
     with pytest.raises(tt.UsageError, match="with itself"):
         tt.SowRecoveryPointAdapter(points, "points")

@@ -17,6 +17,15 @@ _RECORDS = (
 
 SOW_CLIENT_MUTATIONS: Final = (
     Mutation(
+        "the purge of a recovery point waits for its answer",
+        "client/bookmark_store/sow_adapter.py",
+        "data=self._key(sub_id), wait=False)",
+        "data=self._key(sub_id))",
+        ("conformance/test_sow_recovery_points.py",),
+        promise="R9",
+        tier="conformance",
+    ),
+    Mutation(
         "deletes of records count as messages of a transient topic",
         "client/publishing/server_topics.py",
         "or topic in (QUEUE_TOPIC, SOW_TOPIC)\n",

@@ -53,7 +53,7 @@ class SowRecoveryPointAdapter:
     A client can resume on another machine without files. The server needs a SOW topic with the keys
     `["/clientName", "/subId"]`, for JSON messages. Each discard publishes one message, so use the adapter
     inside a `ConflatingRecoveryPointAdapter`. A point that the server has not persisted when the process ends
-    is lost, and messages are redelivered.
+    is lost, and messages are redelivered. The same applies to a purge, and the point is then back.
 
     The adapter needs a separate client, because the client of the subscriptions would wait for itself. Use
     an `HAClient`: its publish store keeps points while it is disconnected.
@@ -121,11 +121,14 @@ class SowRecoveryPointAdapter:
         self.client.publish(self.topic, {**self._key(sub_id), _BOOKMARK: point})
 
     def purge(self, sub_id: str | None = None) -> None:
-        """Delete the record of a subscription, or all records of the tracked client (None)."""
+        """Delete the record of a subscription, or all records of the tracked client (None).
+
+        Does not wait for the answer, because the client of the subscriptions may purge on its receive
+        thread."""
         if sub_id is None:
-            self.client.sow_delete(self.topic, filter=self._own)
+            self.client.sow_delete(self.topic, filter=self._own, wait=False)
         else:
-            self.client.sow_delete(self.topic, data=self._key(sub_id))
+            self.client.sow_delete(self.topic, data=self._key(sub_id), wait=False)
 
     def close(self) -> None:
         """Wait until the points are persisted, if the client is connected. Does not close the client."""
