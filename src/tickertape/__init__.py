@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from tickertape.client.aio.transactions import AsyncClientTransaction
     from tickertape.client.api.command import Command
     from tickertape.client.api.start_points import EPOCH, MOST_RECENT, NOW
+    from tickertape.client.api.table import Table
     from tickertape.client.blocking.client import Client
     from tickertape.client.blocking.ha_client import HAClient
     from tickertape.client.blocking.streams import MessageStream, SowResult
@@ -262,6 +263,7 @@ __all__ = [
     "SubscriptionExists",
     "SubscriptionManager",
     "SubscriptionUnknown",
+    "Table",
     "TickertapeError",
     "TimedOut",
     "TlsFailed",
@@ -286,6 +288,7 @@ _HOMES: Final = {
     "tickertape.client.aio.client": ("AsyncClient",),
     "tickertape.client.aio.ha_client": ("AsyncHAClient",),
     "tickertape.client.aio.streams": ("AsyncMessageStream", "AsyncSowResult"),
+    "tickertape.client.api.table": ("Table",),
     "tickertape.client.ha.authenticator": ("Authenticator", "DefaultAuthenticator"),
     "tickertape.client.blocking.client": ("Client",),
     "tickertape.client.bookmark_store": (

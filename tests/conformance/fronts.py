@@ -81,6 +81,22 @@ class Driven:
         return Driven(self.thread, outcome) if isinstance(outcome, kinds) else outcome
 
 
+class DrivenTable(Driven):
+    """A blocking proxy of a table of the asyncio client."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.target[key]
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.target
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.copy())
+
+
 async def _called(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     outcome = function(*arguments, **options)
     return await outcome if inspect.isawaitable(outcome) else outcome
@@ -132,6 +148,22 @@ class Front:
         client = self.make(name, uri, **options)
         client.connect()
         return client
+
+    def table(
+        self, client: tt.Client, topic: str, filter: str | None = None, **options: Any
+    ) -> tt.Table[None]:
+        """Return an open table. It is closed before its client."""
+        table: Any
+        if not isinstance(client, Driven):
+            table = tt.Table(client, topic, filter, **options)
+        else:
+
+            async def opened() -> object:
+                return await tt.Table(client.target, topic, filter, **options)
+
+            table = DrivenTable(client.thread, self.run(opened()))
+        self._open.callback(table.close)
+        return cast("tt.Table[None]", table)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await `work` on the event loop of an asyncio front."""

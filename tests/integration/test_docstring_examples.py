@@ -31,6 +31,7 @@ COMPLETE: Final = (
     tt.HAClient,
     tt.MessageStream,
     tt.SowResult,
+    tt.Table,
     tt.TLS,
 )
 """Classes with an example in the class docstring and in each public method of these folders."""

@@ -30,6 +30,7 @@ from tests.mutations.planted_sow_rule import SOW_RULE_MUTATIONS
 from tests.mutations.planted_sow_wire import SOW_WIRE_MUTATIONS
 from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
+from tests.mutations.planted_tables import TABLE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 from tests.mutations.planted_worlds import WORLD_MUTATIONS
 
@@ -419,5 +420,6 @@ MUTATIONS: Final = (
     *ARCHIVE_MUTATIONS,
     *SOW_QUERY_MUTATIONS,
     *SOW_RULE_MUTATIONS,
+    *TABLE_MUTATIONS,
     *WORLD_MUTATIONS,
 )

@@ -53,7 +53,7 @@ class BadOption(UsageError, ValueError):
 
 
 class LimitReached(UsageError):
-    """A limit of the server was reached. The text names the limit. Existing work continues."""
+    """A limit of the server, or of a `Table`, was reached. The text names the limit. Other work continues."""
 
 
 class BadTopic(UsageError, ValueError):

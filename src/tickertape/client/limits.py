@@ -80,6 +80,10 @@ servers_hurried_max: Final = 256
 name_settled_seconds: Final = 600.0
 """A client that reclaimed its name after a takeover and held it for this time may reclaim it again."""
 
+# table
+table_records_default: Final = 1_000_000
+"""Default of the largest number of records in a `Table`."""
+
 # queue
 ack_timeout_seconds_default: Final = 1.0
 """Maximum time that a client delays acknowledgements if `ack_batch_size` is above 1."""

@@ -31,6 +31,7 @@ from tickertape.payload.bodies import encode
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tickertape.client.aio.table_guard import AsyncioTableGuard
     from tickertape.client.sql.query import SqlQuery
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ EVERY_TASK: Final = 1
 
 class AsyncClient(
     ReadCalls[Call[AsyncMessageStream], Call[None]],
-    SowCalls[Call[AsyncSowResult], Call[AsyncMessageStream]],
+    SowCalls[Call[AsyncSowResult], Call[AsyncMessageStream], Call[None]],
     QueueCalls[Call[None], Call[DeleteResult | None]],
     TransactionCalls[AsyncClientTransaction],
     SqlCalls[Call["pa.Table"]],
@@ -411,6 +412,11 @@ class AsyncClient(
         over = AsyncReceiver(NO_REQUEST, self._driver)
         over.end("complete", None)
         return AsyncMessageStream(over)
+
+    def _table_guard(self) -> AsyncioTableGuard:
+        from tickertape.client.aio.table_guard import AsyncioTableGuard  # only tables need it
+
+        return AsyncioTableGuard(self._driver)
 
     async def _run_query(self, make: Callable[[], SqlQuery], timeout: Timeout) -> pa.Table:
         with await in_thread(make, lambda: None) as query:  # imports DuckDB

@@ -217,6 +217,10 @@ class ClientDriver(ABC):
     def leave(self, request: SubscribeRequest) -> None:
         """End a subscription whose stream has no consumer any more."""
 
+    @abstractmethod
+    def consumed(self, request: SubscribeRequest, cost: int) -> None:
+        """Report consumed flow-control credit of a subscription."""
+
     def new_sub_id(self) -> str:
         """Generate an id for a subscription."""
         while True:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tickertape.base.errors import UsageError
+from tickertape.base.text_format import wrong_type
 from tickertape.client.api.driver import ClientDriver
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.subscribe_arguments import StartPoint
@@ -18,17 +20,20 @@ from tickertape.client.limits import sql_memory_bytes_default
 from tickertape.client.sow.query_arguments import make_query
 
 if TYPE_CHECKING:
+    from tickertape.client.api.table_guard import TableGuard
     from tickertape.client.sql.query import SqlQuery, Types
 
 Found = TypeVar("Found")
 """A result, or an awaitable of a result."""
 Opened = TypeVar("Opened")
 """A stream, or an awaitable of a stream."""
+Done = TypeVar("Done")
+"""None, or an awaitable of None."""
 Answer = TypeVar("Answer")
 """An Arrow table, or an awaitable of one."""
 
 
-class SowCalls(ABC, Generic[Found, Opened]):
+class SowCalls(ABC, Generic[Found, Opened, Done]):
     """The query calls of `Client` and `AsyncClient`. On `AsyncClient`, await each call."""
 
     _driver: ClientDriver
@@ -203,6 +208,17 @@ class SowCalls(ABC, Generic[Found, Opened]):
     @abstractmethod
     def _sub_id(self, sub_id: str | None) -> str:
         """Return the given id, or a generated one."""
+
+    @abstractmethod
+    def _table_guard(self) -> TableGuard[Done]:
+        """Return a guard for a new table."""
+
+
+def table_parts(client: SowCalls[Any, Any, Done]) -> tuple[TableGuard[Done], ClientDriver]:
+    """Return a guard for a new table of a client, and its driver. Raises `UsageError`."""
+    if not isinstance(client, SowCalls):
+        raise UsageError(wrong_type("client", client, "a client"))
+    return client._table_guard(), client._driver
 
 
 class SqlCalls(ABC, Generic[Answer]):

@@ -35,12 +35,13 @@ from tickertape.security.tls_options import TLS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tickertape.client.blocking.table_guard import ThreadTableGuard
     from tickertape.client.sql.query import SqlQuery
 
 
 class Client(
     ReadCalls[MessageStream, None],
-    SowCalls[SowResult, MessageStream],
+    SowCalls[SowResult, MessageStream, None],
     QueueCalls[None, DeleteResult | None],
     TransactionCalls[ClientTransaction],
     SqlCalls["pa.Table"],
@@ -471,6 +472,11 @@ class Client(
         over = ThreadReceiver(NO_REQUEST, self._driver)
         over.end("complete", None)
         return MessageStream(over)
+
+    def _table_guard(self) -> ThreadTableGuard:
+        from tickertape.client.blocking.table_guard import ThreadTableGuard  # only tables need it
+
+        return ThreadTableGuard(self._driver)
 
     def _run_query(self, make: Callable[[], SqlQuery], timeout: Timeout) -> pa.Table:
         with make() as query:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from operator import itemgetter
 from typing import Any
 
@@ -22,19 +23,20 @@ from tickertape.client.subscriptions.message_buffer import MessageBuffer
 from tickertape.client.subscriptions.receiver import StreamOwner, StreamReceiver, T
 
 
-class ThreadReceiver(StreamReceiver):
-    """Receiver of a stream: the receive thread adds batches, and a thread of the application takes them."""
+class ThreadGuard:
+    """Lock and condition between the receive thread and the threads of the application."""
 
-    __slots__ = ("changed", "owns_lock")
+    lock: AbstractContextManager[object]
+    changed: threading.Condition
+    owns_lock: Callable[[], bool]
 
-    lock: threading.RLock
-
-    def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
-        super().__init__(request, owner)
-        self.lock = threading.RLock()
+    def make_lock(self) -> None:
+        """Create the lock and its condition."""
+        lock = threading.RLock()
+        self.lock = lock
         # The same private method that `threading.Condition` uses. A public one does not exist.
-        self.owns_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
-        self.changed = threading.Condition(self.lock)
+        self.owns_lock = lock._is_owned  # type: ignore[attr-defined]
+        self.changed = threading.Condition(lock)
 
     def wake(self) -> None:
         """Wake all waiting consumers."""
@@ -42,13 +44,12 @@ class ThreadReceiver(StreamReceiver):
 
     def refuse(self) -> None:
         """Refuse every call of the application: a forked child has no receive thread."""
-        self.forked = True
         refusing: Any = forks.ForkedLock()  # raises on acquire
         self.lock = self.changed = refusing
         self.owns_lock = forks.refuse
 
     def locked(self, step: Callable[..., T], *arguments: object) -> T:
-        """Change the buffer on behalf of the application. Raises `Forked`, `UsageError`."""
+        """Run a step under the lock on behalf of the application. Raises `Forked`, `UsageError`."""
         if self.owns_lock():
             raise UsageError(
                 "Cannot read a stream: the signal handler interrupted another read. Read outside of signal "
@@ -59,17 +60,30 @@ class ThreadReceiver(StreamReceiver):
                 return step(*arguments)
         except BaseException:
             if self.owns_lock():
-                self.lock.release()
+                self.changed.release()
             raise
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float | None) -> bool:
-        """Wait, under the lock, until a condition of the buffer is true. Returns False after `seconds`."""
+        """Wait, under the lock, until a condition is true. Returns False after `seconds`."""
         try:
             return self.changed.wait_for(is_so, seconds)
         except BaseException:
             if not self.owns_lock():
-                self.lock.acquire()  # The wait released it, and the caller releases it again.
+                self.changed.acquire()  # The wait released it, and the caller releases it again.
             raise
+
+
+class ThreadReceiver(ThreadGuard, StreamReceiver):
+    """Receiver of a stream: the receive thread adds batches, and a thread of the application takes them."""
+
+    def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
+        super().__init__(request, owner)
+        self.make_lock()
+
+    def refuse(self) -> None:
+        """Refuse every call of the application: a forked child has no receive thread."""
+        self.forked = True
+        super().refuse()
 
 
 class HandlerReceiver(ThreadReceiver):

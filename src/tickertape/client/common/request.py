@@ -38,6 +38,9 @@ class RecordQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Records of a frame, 0 for the choice of the server."""
     follow: bool = False
     """Whether the messages after the result follow it."""
+    renewed: bool = False
+    """Whether each connection sends the query again, instead of continuing after its result. Its call does
+    not wait for the result."""
     groups: bool = False
     """Whether a stream has the messages `group_begin` and `group_end`. Handlers always get them."""
 

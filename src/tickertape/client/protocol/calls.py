@@ -133,7 +133,7 @@ class PendingCalls:
 
     def _waits_for_result(self, token: Waiter, request: SubscribeRequest | None) -> bool:
         """Return whether `token` waits for the start of the result of a query that was accepted."""
-        if request is None or request.query is None:
+        if request is None or request.query is None or request.query.renewed:
             return False
         return self._subscriptions.opens(request, token)
 

@@ -41,10 +41,13 @@ def make_query(
     bookmark: object = None,
     timestamp: bool = False,
     groups: bool = False,
+    renewed: bool = False,
     options: str | None = None,
     depth: int | str | None = None,
 ) -> SubscribeRequest:
     """Return the request of a query. With `follow` the messages after the result follow it.
+
+    `renewed`: see `RecordQuery`.
 
     Raises `BadTopic`, `BadOption`, `BadCommand` for too many keys, and `NotBuilt` for a bookmark.
     """
@@ -73,6 +76,7 @@ def make_query(
         batch_size=_count("batch_size", batch_size) or 0,
         follow=follow,
         groups=groups,
+        renewed=renewed,
     )
     context = msgspec.structs.replace(request.context, with_bookmark=follow)
     return msgspec.structs.replace(request, query=query, context=context)

@@ -144,7 +144,7 @@ def replay_of(
     `fresh`: no subscription has its id. `keep`: those with a handler outlive their connection.
     """
     # The messages after the result of a query are a bookmark subscription from its position.
-    follows = request.query is not None and request.query.follow
+    follows = request.query is not None and request.query.follow and not request.query.renewed
     bookmark = MOST_RECENT if follows else request.bookmark
     if bookmark is None and request.positions is None:
         return None

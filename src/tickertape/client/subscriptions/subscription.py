@@ -131,14 +131,16 @@ class Subscription:
     def command_again(self, call_id: int, journal: str) -> Subscribe | Sow:
         """Return the command that resubscribes at a server with log `journal`.
 
-        Unconsumed messages reduce the credit. A query is sent again if it has no complete result, or if the
-        messages after the result may not follow without a gap.
+        Unconsumed messages reduce the credit. A query is sent again if it is renewed, if it has no complete
+        result, or if the messages after the result may not follow without a gap.
         """
         request, replay, terms = self.request, self.replay, self.terms
         self.command_id, self.consumed = call_id, 0
         credit = max(message_cost_bytes, self.window - self.unconsumed)
         self.bound = self.unconsumed + credit
         bookmark = None if replay is None else replay.again(conflated=terms.conflated, live=terms.live)
+        if request.query is not None and request.query.renewed:
+            bookmark = EPOCH
         if self.result is not None and (bookmark == EPOCH or not self.result.can_continue(journal)):
             self.query_again()
             return self._query(call_id, terms.again(None), credit)

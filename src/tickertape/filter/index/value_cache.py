@@ -18,7 +18,7 @@ _SPREAD: Final = 0x1E3779B97F4A7C15
 _SALT_MAX: Final = 1 << 62
 
 
-class Table(Protocol):
+class ValueTable(Protocol):
     """A cache with results."""
 
     @property
@@ -36,7 +36,7 @@ class ValueCache:
 
     def __init__(self, bytes_max: int = index_memory_bytes_max) -> None:
         self.bytes_max = bytes_max
-        self._tables: WeakSet[Table] = WeakSet()
+        self._tables: WeakSet[ValueTable] = WeakSet()
         self._grown = 0
         self._marks = array("q", bytes(8 * _MARKS))
         """Hashes of strings seen once, in pairs of slots: a string stays until two others use its pair.
@@ -45,7 +45,7 @@ class ValueCache:
         slot per hash, two alternating strings would evict each other forever."""
         self._numbers = count(1)
 
-    def enter(self, table: Table) -> int:
+    def enter(self, table: ValueTable) -> int:
         """Register `table` while it is alive. Return the salt for its strings."""
         self._tables.add(table)
         return next(self._numbers) * _SPREAD % _SALT_MAX

@@ -503,6 +503,31 @@ def test_undiscarded_messages_are_redelivered_after_a_complete_result() -> None:
     assert [sequence for _, sequence in scene.handed()] == [9]
 
 
+def test_renewed_query_is_sent_on_each_connection_without_a_bookmark_store() -> None:
+    store = MemoryBookmarkStore()
+    scene = QueryScene(store)
+    first = scene.query(handled=True, renewed=True, filter="/x = 1")
+    assert isinstance(scene.outcome("call-q"), Ack), "its call does not wait for the result"
+    scene.whole(1)
+    scene.deliver("q", 8)
+    assert [message.bookmark for message in scene.messages()][-2:] == ["3|7|", "3|8|"]
+    assert [message.discard() for message in scene.messages()] == []
+    for _ in range(2):
+        (again,) = scene.again()
+        assert isinstance(again, Sow)
+        assert (again.topic, again.filter, again.follow) == (first.topic, first.filter, True)
+        scene.whole(1)
+    assert not scene.took(End)
+    assert list(store.most_recent("q")) == []
+
+
+def test_renewed_query_outlives_the_connection_before_the_result() -> None:
+    scene = QueryScene()
+    scene.query(handled=True, renewed=True)
+    assert kinds(scene.again()) == ["Sow"]
+    assert not scene.took(End)
+
+
 def test_replacement_gets_a_new_result_under_the_same_id() -> None:
     scene = QueryScene()
     scene.query()
