@@ -278,6 +278,7 @@ SMALL_EXAMPLES = {
         "connection: shutdown",
     ],
     "filtered_replay": ["sales/books {'item': 'atlas'}", "sales/tools {'item': 'drill'}"],
+    "live_table": ["IBM 100", "MSFT 40", "IBM 120", "1 removed", "1 position left"],
     "live_subscription": ["prices 10.5", "prices 11.0", "prices 10.75"],
     "out_of_order_processing": ["redelivered [2, 4]"],
     "positions": [

@@ -19,7 +19,8 @@ TABLE_MUTATIONS: Final = (
         "a table keeps records of its earlier result",
         "client/sow/table.py",
         "        self._records, self._next, self._next_changed = self._next, None, set()\n",
-        "        self._records.by_key.update(after)\n        self._next, self._next_changed = None, set()\n",
+        "        after.update(before | after)\n"
+        "        self._records, self._next, self._next_changed = self._next, None, set()\n",
         (_STATE, _MODEL),
         promise="behaviour 55",
         tier="unit",
