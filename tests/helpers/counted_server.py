@@ -1,11 +1,14 @@
 """A server process that counts the Python functions of the package that it calls for each command.
 
-Run: `python -m tests.helpers.counted_server FIRST LAST ARGUMENT...`, with arguments of `tickertape serve`. It
-counts from command FIRST to command LAST of its clients. At its end it prints a `CountedCalls` as JSON.
+Run: `python -m tests.helpers.counted_server KIND FIRST LAST ARGUMENT...`, with arguments of `tickertape
+serve`. It counts from command FIRST to command LAST of its clients. With `any` as KIND these are all
+commands, otherwise those of the class KIND after the signal SIGUSR2: NumPy cannot resize arrays while calls
+are counted. At its end it prints a `CountedCalls` as JSON.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections import Counter
 from types import CodeType, FrameType
@@ -32,7 +35,8 @@ class CountedCalls(msgspec.Struct):
 class CallCounter:
     """Profile function that counts calls from command `first` to command `last`."""
 
-    def __init__(self, first: int, last: int) -> None:
+    def __init__(self, kind: str, first: int, last: int) -> None:
+        self._kind = kind
         self.calls: Counter[CodeType] = Counter()
         self.of_commands: list[int] = []
         self._first = first
@@ -44,7 +48,7 @@ class CallCounter:
         if event != "call":
             return
         code = frame.f_code
-        if code is _RECEIVED:
+        if code is _RECEIVED and self._kind in ("any", type(frame.f_locals["command"]).__name__):
             self._commands += 1
             if self._first < self._commands <= self._last:
                 self.of_commands.append(self._since)
@@ -64,10 +68,13 @@ class CallCounter:
 
 def main() -> None:
     """Run the server, then print its calls."""
-    counter = CallCounter(int(sys.argv[1]), int(sys.argv[2]))
-    sys.setprofile(counter)
+    counter = CallCounter(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    if sys.argv[1] == "any":
+        sys.setprofile(counter)
+    else:
+        signal.signal(signal.SIGUSR2, lambda *_: sys.setprofile(counter))
     try:
-        serve(sys.argv[3:], standalone_mode=False)
+        serve(sys.argv[4:], standalone_mode=False)
     finally:
         sys.setprofile(None)
         print(msgspec.json.encode(counter.counted()).decode(), flush=True)

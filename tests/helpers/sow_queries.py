@@ -17,6 +17,7 @@ from tickertape.batch.format import I8
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sessions.session import Subscriber
+from tickertape.engine.sow.query.few_records import FewRecords
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
 from tickertape.engine.sow.query.query import QuerySource, StateQuery
 from tickertape.engine.sow.query.record_copy import WantedKeys
@@ -151,7 +152,9 @@ class QueryWorld:
     def start(self, terms: Terms) -> StateQuery:
         return StateQuery([terms.source], self.position, terms.top_n, terms.skip_n)
 
-    def answer(self, query: StateQuery, select: str | None = None, batch_size: int = 0) -> Answer:
+    def answer(
+        self, query: StateQuery | FewRecords, select: str | None = None, batch_size: int = 0
+    ) -> Answer:
         """Execute the rest of a query, and close it."""
         while not query.over:
             query.step()

@@ -29,7 +29,7 @@ def counted_calls(data: Path, sync: str) -> CountedCalls:
     data.mkdir()
     config = data / "server.toml"
     config.write_text(f'[journal]\nsync = "{sync}"\n\n[admin]\nlisten = "off"\n')
-    arguments = [str(BEFORE), str(BEFORE + COUNTED), str(config), "--data", str(data / "log")]
+    arguments = ["any", str(BEFORE), str(BEFORE + COUNTED), str(config), "--data", str(data / "log")]
     arguments += ["--listen", "tcp://127.0.0.1:0"]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.helpers.counted_server", *arguments],

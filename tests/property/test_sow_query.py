@@ -20,6 +20,7 @@ from tests.helpers.sow_queries import QueryWorld, encode_key, sorted_by
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.query import query as query_module
 from tickertape.engine.sow.query import record_copy
+from tickertape.engine.sow.query.few_records import FewRecords, few_records
 from tickertape.engine.sow.query.query import StateQuery
 
 SCALARS = st.one_of(
@@ -52,7 +53,7 @@ class Record(NamedTuple):
 class Running(NamedTuple):
     """A query and the result that it must have."""
 
-    query: StateQuery
+    query: StateQuery | FewRecords
     expected: list[Record]
     matches: int
     total: int
@@ -113,6 +114,7 @@ class QueryMachine(RuleBasedStateMachine):
         keys=st.one_of(st.none(), st.lists(st.integers(0, 30), max_size=12)),
         select=st.booleans(),
         batch_size=st.sampled_from([0, 1, 4]),
+        few=st.booleans(),
     )
     def open(
         self,
@@ -122,6 +124,7 @@ class QueryMachine(RuleBasedStateMachine):
         keys: list[int] | None,
         select: bool,
         batch_size: int,
+        few: bool,
     ) -> None:
         order_by = ",".join(f"/{name}{' DESC' * down}{' TEXT' * text}" for name, down, text in fields)
         top_n, skip_n = top or (None, 0)
@@ -135,7 +138,10 @@ class QueryMachine(RuleBasedStateMachine):
         ranks = [record.rank if fields else record.position for record in found]
         expected = [found[at] for at in sorted_by(documents, fields, ranks)]
         part = expected[skip_n:] if top_n is None else expected[skip_n : skip_n + top_n]
-        query = self.world.start(terms)
+        query: StateQuery | FewRecords | None = None
+        if few:
+            query = few_records(terms.source, self.world.position, top_n, skip_n)
+        query = query or self.world.start(terms)
         self.running.append(Running(query, part, len(found), len(self.records), select, batch_size))
 
     @precondition(lambda self: self.running)

@@ -264,11 +264,11 @@ query_index_slots_max: Final = 1 << 20
 """Records that a query takes from a hash index. A query of more reads all records."""
 query_index_buckets_max: Final = 1_024
 """Values, or tuples of values, that a query looks up in a hash index. A query of more reads all records."""
-query_small_rows_max: Final = 256
-"""Records that a small query examines, of at most `query_piece_bytes_max` together. It takes several steps at
+few_records_max: Final = 256
+"""Records that a query examines, of at most `query_piece_bytes_max` together, to take several steps at
 once."""
-query_small_steps_max: Final = 16
-"""Steps that a small query takes at once."""
+few_records_steps_max: Final = 16
+"""Steps that such a query takes at once."""
 query_step_groups_max: Final = 64
 """SOW topics whose results one step announces."""
 order_by_fields_max: Final = 16

@@ -99,6 +99,9 @@ def _topics(
 ) -> list[StateTopic]:
     """Return the SOW topics of a query, in the order of the configuration. Raises `BadTopic`."""
     name = command.topic
+    found = None if is_pattern(name) else states.of(name)
+    if found is not None:
+        return [found]
     asked = compiler.compile(name, None, None, session.subscriber)
     if not states:
         raise BadTopic(
@@ -107,14 +110,11 @@ def _topics(
         )
     if asked.topic_name is None:
         return [topic for topic in states.topics if asked.covers(topic.name)]
-    found = states.of(name)
-    if found is None:
-        near = did_you_mean(name, [topic.name for topic in states.topics])
-        raise BadTopic(
-            f"Cannot query records of {shown(name)}: it is not a SOW topic of this server.{near} "
-            "Use the name of a SOW topic."
-        )
-    return [found]
+    near = did_you_mean(name, [topic.name for topic in states.topics])
+    raise BadTopic(
+        f"Cannot query records of {shown(name)}: it is not a SOW topic of this server.{near} "
+        "Use the name of a SOW topic."
+    )
 
 
 def _check_built(command: Sow) -> None:

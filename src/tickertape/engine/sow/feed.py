@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import slice_batch
-from tickertape.engine.limits import query_small_steps_max, query_step_groups_max
+from tickertape.engine.limits import few_records_steps_max, query_step_groups_max
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.log_fold import LogFold
 from tickertape.engine.sow.memory import StateMemory
+from tickertape.engine.sow.query.few_records import FewRecords
 from tickertape.engine.sow.query.query import StateQuery
 from tickertape.engine.sow.query.result import ResultFrame, ResultFrames
 from tickertape.engine.sow.result_memory import ResultMemory
@@ -60,6 +61,8 @@ class SowFeed(Feed):
     ) -> None:
         super().__init__(subscription, topic, service)
         self._selection = selection
+        self.groups: Final[tuple[QueryGroup, ...]] = selection.groups
+        """The SOW topics of the query."""
         self._outbox = outbox
         self.needed = 0
         """Position up to which the log must be folded before its start."""
@@ -72,6 +75,8 @@ class SowFeed(Feed):
         self.log_feed = log_feed
         self.position = 0
         """Position of the result, from `begin` on."""
+        self.is_small = False
+        """Whether it has begun, and its steps are so short that it takes several at once."""
         self.over = False
         """Whether everything is sent, or the query has ended."""
         self.queued = False
@@ -113,11 +118,6 @@ class SowFeed(Feed):
         """Whether its result has started, and has not ended."""
         return self._memory is not None
 
-    @property
-    def groups(self) -> tuple[QueryGroup, ...]:
-        """The SOW topics of the query."""
-        return self._selection.groups
-
     def prepare(self, memory: StateMemory) -> None:
         """Execute one bounded step before the start, until `prepared`."""
         if self._preparation is None:
@@ -130,26 +130,23 @@ class SowFeed(Feed):
         self.position = fold.folded
         self._as_of = "0" if fold.last is None else str(fold.last)
         self._queries = self._selection.begin(self.position)
+        self.is_small = len(self._queries) == 1 and isinstance(self._queries[0].query, FewRecords)
         self._memory = memory
         memory.begin(group.topic.fold.records.blocks for group in self.groups)
+        self._count(sum(query.nbytes for _, query in self._queries))
         if self.log_feed is not None:
             self.log_feed.begin(ReplayRange(self.position), None)
             log.hold(self.log_feed)
 
-    @property
-    def is_small(self) -> bool:
-        """Whether its steps, once it has begun, are so short that it takes several at once."""
-        return len(self._queries) == 1 and self._queries[0].query.is_small
-
     def step(self) -> bool:
-        """Execute one bounded step, or several of a small query. Return whether another step could do
-        something now.
+        """Execute one bounded step, or several of a query of few records. Return whether another step could
+        do something now.
 
         Raises `QueryTooSlow`, `JournalCorrupt` and other errors that end the query."""
-        more, steps = self._step(), 1
-        while more and steps < query_small_steps_max and self.is_small:
-            more, steps = self._step(), steps + 1
-        return more
+        steps = few_records_steps_max if self.is_small else 1
+        while steps and self._step():
+            steps -= 1
+        return not steps
 
     def _step(self) -> bool:
         """Execute one bounded step. Return whether another step could do something now."""
@@ -159,8 +156,10 @@ class SowFeed(Feed):
             self._announce()
             return True
         if self._copied < len(self._queries):
-            self._step_query(self._queries[self._copied].query)
-            self._copied += self._queries[self._copied].query.is_copied
+            query = self._queries[self._copied].query
+            if not query.is_copied:
+                self._step_query(query)
+            self._copied += query.is_copied
             return True
         if self._current == len(self._queries):
             self._end()
@@ -185,10 +184,12 @@ class SowFeed(Feed):
 
     def stop(self) -> None:
         """End the query and release everything that it holds. Further calls have no effect."""
+        if self.over:
+            return
         self.over = True
         self._waiting.clear()
         self._frames = None
-        for _, query in self._queries:
+        for _, query in self._queries[self._current :]:
             self._close(query)
         self._count(-self._bytes)
         if self._memory is not None:
@@ -210,15 +211,15 @@ class SowFeed(Feed):
         """Send the starts of some groups."""
         end = self._announced + query_step_groups_max
         for group in self.groups[self._announced : end]:
-            self._send(group.begin(self.sub_id, self._as_of, self.position))
+            self._put(encode_frame(group.begin(self.sub_id, self._as_of, self.position)))
         self._announced = min(end, len(self.groups))
 
-    def _close(self, query: StateQuery) -> None:
+    def _close(self, query: StateQuery | FewRecords) -> None:
         lists = query.close()
         if self._memory is not None:
             self._memory.discard(lists)
 
-    def _step_query(self, query: StateQuery) -> None:
+    def _step_query(self, query: StateQuery | FewRecords) -> None:
         before = query.nbytes
         query.step()
         self._count(query.nbytes - before)
@@ -259,17 +260,14 @@ class SowFeed(Feed):
     def _end(self) -> None:
         matches = sum(query.matches for _, query in self._queries)
         topic_matches = sum(query.topic_matches for _, query in self._queries)
-        self._send(
-            GroupEnd(sub_id=self.sub_id, matches=matches, topic_matches=topic_matches, records=self._sent)
-        )
-        next_position = self.position if self._queries else 0
-        self._send(Completed(sub_id=self.sub_id, next=next_position))
+        ends: list[Command] = [
+            GroupEnd(sub_id=self.sub_id, matches=matches, topic_matches=topic_matches, records=self._sent),
+            Completed(sub_id=self.sub_id, next=self.position if self._queries else 0),
+        ]
         if self.log_feed is None:
-            self._send(Ended(sub_id=self.sub_id))
+            ends.append(Ended(sub_id=self.sub_id))
+        self._put([buffer for command in ends for buffer in encode_frame(command)])
         self.stop()
-
-    def _send(self, command: Command) -> None:
-        self._put(encode_frame(command))
 
     def _put(self, buffers: list[Buffer]) -> None:
         if not self.session.ended:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from tickertape.engine.limits import query_run_rows_max, query_small_rows_max
+from tickertape.engine.limits import few_records_max, query_run_rows_max
 from tickertape.engine.sow.state.blocks import BodyBlocks
 
 
@@ -32,7 +32,7 @@ class ResultMemory:
     def discard(self, lists: Iterable[list[Any]]) -> None:
         """Free lists of an ended result: few items now, others later in bounded steps."""
         some = [*lists]
-        if sum(map(len, some)) > query_small_rows_max:
+        if sum(map(len, some)) > few_records_max:
             self.garbage.extend(some)
 
     def free(self) -> None:

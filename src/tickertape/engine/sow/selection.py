@@ -9,6 +9,7 @@ from tickertape.engine.limits import query_index_slots_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.sow.memory import StateMemory
+from tickertape.engine.sow.query.few_records import FewRecords, few_records
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
 from tickertape.engine.sow.query.query import Passing, QuerySource, StateQuery
 from tickertape.engine.sow.query.record_copy import WantedKeys
@@ -101,7 +102,7 @@ class GroupQuery(NamedTuple):
     """The query of some SOW topics, whose records are sent together."""
 
     groups: tuple[QueryGroup, ...]
-    query: StateQuery
+    query: StateQuery | FewRecords
 
 
 class QuerySelection(NamedTuple):
@@ -126,6 +127,10 @@ class QuerySelection(NamedTuple):
         """Start the queries at the folded position: one of all SOW topics with `order` or `top_n`, otherwise
         one of each."""
         groups = self.groups
+        if len(groups) == 1:
+            source = groups[0].source(self.keys, self.order)
+            few = few_records(source, position, self.top_n, self.skip_n)
+            return [GroupQuery(groups, few or StateQuery([source], position, self.top_n, self.skip_n))]
         together = self.order is not None or self.top_n is not None
         parts = [groups] if together and groups else [(group,) for group in groups]
         return [

@@ -21,7 +21,6 @@ from tickertape.engine.limits import (
     query_piece_rows_max,
     query_run_rows_max,
     query_skip_rows_max,
-    query_small_rows_max,
     sow_growth_rows,
 )
 from tickertape.engine.sow.query.record_copy import (
@@ -107,8 +106,6 @@ class StateQuery:
         self._sorted = False
         self._skip = skip_n
         self._closed = False
-        self.is_small = sum(map(_slots_max, sources)) <= query_small_rows_max
-        """Whether it examines few records with few bytes, as far as that is known."""
 
     @property
     def is_copied(self) -> bool:
@@ -149,8 +146,6 @@ class StateQuery:
             copy.step()
             self._copied_bytes += copy.nbytes - before
             self._copied += copy.over
-            if self.is_small and copy.over:
-                self.is_small = copy.body_bytes <= query_piece_bytes_max
         elif self._selecting < len(self._copies):
             self._select(self._selecting)
         elif not self._sorted:
@@ -280,13 +275,6 @@ class StateQuery:
         for number, copy in enumerate(self._copies):
             if copy.pin is not None:
                 copy.pin.narrow(views_of.get(number, found.rows.views[:0]))
-
-
-def _slots_max(source: QuerySource) -> int:
-    """Return the number of slots that a query examines, at most."""
-    if source.wanted is not None:
-        return len(source.wanted)
-    return source.fold.records.slot_end if source.slots is None else len(source.slots)
 
 
 _FIRST_ROWS = 256

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tickertape.base.errors import QueryTooSlow
 from tickertape.batch.format import I8, Bools, Int64s
 from tickertape.engine.limits import query_step_keys_max, query_step_slots_max
-from tickertape.engine.sow.state.blocks import BlockPin, Views, lengths_in
+from tickertape.engine.sow.state.blocks import BlockPin, Views
 from tickertape.engine.sow.state.change import EarlierRows
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.state.keys import ExplicitKeys
@@ -98,6 +98,16 @@ class WantedKeys:
             self._pieces.append(keys)
         return self._pieces[number]
 
+    def pieces(self) -> list[bytes]:
+        """Return the keys of all pieces."""
+        found: list[bytes] = []
+        for number in count():
+            piece = self.piece(number)
+            if piece is None:
+                break
+            found += piece
+        return found
+
 
 class RecordCopy:
     """Copy of the records of one state: all, those with the keys `wanted`, or those in `slots`, ascending.
@@ -133,11 +143,6 @@ class RecordCopy:
         self._steps = self._run()
         self.over = False
         """Whether all records are in `pieces`."""
-
-    @property
-    def body_bytes(self) -> int:
-        """Bytes of the bodies of all `pieces`."""
-        return sum(int(lengths_in(piece.rows.views).sum()) for piece in self.pieces)
 
     def close(self) -> None:
         """End the copy and forget its records. Further calls have no effect."""

@@ -30,6 +30,7 @@ from tickertape.batch.format import (
 )
 from tickertape.engine.limits import query_piece_rows_max, result_frame_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
+from tickertape.engine.sow.query.few_records import FewRecords
 from tickertape.engine.sow.query.query import StateQuery
 from tickertape.engine.sow.query.record_copy import FoundRecords
 from tickertape.engine.sow.query.record_topics import RecordTopics
@@ -59,7 +60,7 @@ class ResultFrames:
 
     def __init__(
         self,
-        query: StateQuery,
+        query: StateQuery | FewRecords,
         topics: Sequence[RecordTopics],
         content: ContentFilter | None = None,
         batch_size: int = 0,

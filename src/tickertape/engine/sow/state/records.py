@@ -230,6 +230,10 @@ class RecordTable:
         """Return the records of slots. Rows of slots without a record have the empty view."""
         return self._columns.get(slots)
 
+    def views(self, slots: Int64s) -> Views:
+        """Return the views of the records of slots."""
+        return self._columns.views(slots)
+
     def body(self, slot: int) -> bytes | None:
         """Return the body of the record of a slot, or None without a record."""
         if slot >= self.slot_end or not self._live[slot]:
