@@ -144,8 +144,8 @@ SOW_FEED_MUTATIONS: Final = (
     Mutation(
         "the end of a query pins the bodies of its records once more",
         "engine/sow/state/blocks.py",
-        "            self._pins.remove(number)\n        self._buffers = {}",
-        "            self._pins.add(number)\n        self._buffers = {}",
+        "            self._pins.remove(number)\n        return [buffer",
+        "            self._pins.add(number)\n        return [buffer",
         (_FEED,),
         promise="R14",
         tier="unit",

@@ -125,4 +125,19 @@ SOW_QUERY_MUTATIONS: Final = (
         "            self._waiting = None\n",
         "test_result.py",
     ),
+    _of_query(
+        "records of a result are taken from the chunk before theirs",
+        "result_rows",
+        'self._ends.searchsorted(numbers, "right")',
+        'self._ends.searchsorted(numbers, "left")',
+        "test_result_rows.py",
+    ),
+    _of_query(
+        "all blocks that only a result kept are freed in one step",
+        "record_copy",
+        "            memory += self.pin.release()\n",
+        "            self.pin.release()\n",
+        "test_record_copy.py",
+        promise="R14",
+    ),
 )

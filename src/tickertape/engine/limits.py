@@ -176,7 +176,7 @@ archive_ahead_bytes_max: Final = 32 * MIB
 sow_block_bytes: Final = 1 * MIB
 """Size of a block with bodies of records. A larger body has a block of its own."""
 sow_growth_rows: Final = 65_536
-"""Rows by which large columns of a SOW topic grow: records, keys, lives and results."""
+"""Rows by which large columns of a SOW topic grow: records, keys and lives."""
 sow_compaction_slots_max: Final = 16_384
 """Claims of a block that one step of compaction examines."""
 sow_changes_bytes_max: Final = 256 * MIB
@@ -275,6 +275,8 @@ order_by_fields_max: Final = 16
 """Fields of one sort order."""
 query_run_rows_max: Final = 16_384
 """Records that a query sorts in one step. By fields it takes about 2 ms."""
+query_chunk_rows_max: Final = 1 << 20
+"""Records of a result in one chunk of columns, at most. A step frees one column of it, at most 16 MB."""
 query_best_rows_min: Final = 4_096
 """Records that a query with `top_n` keeps until it sorts them, or more for a large `top_n`."""
 query_merge_rows_max: Final = 2_048

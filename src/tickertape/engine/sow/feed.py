@@ -215,9 +215,9 @@ class SowFeed(Feed):
         self._announced = min(end, len(self.groups))
 
     def _close(self, query: StateQuery | FewRecords) -> None:
-        lists = query.close()
+        memory = query.close()
         if self._memory is not None:
-            self._memory.discard(lists)
+            self._memory.discard(memory)
 
     def _step_query(self, query: StateQuery | FewRecords) -> None:
         before = query.nbytes

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from tickertape.engine.limits import few_records_max, query_run_rows_max
+from tickertape.engine.limits import query_run_rows_max
 from tickertape.engine.sow.state.blocks import BodyBlocks
 
 
@@ -15,8 +15,8 @@ class ResultMemory:
 
     def __init__(self) -> None:
         self._row_bytes = 0
-        self.garbage: deque[list[Any]] = deque()
-        """Lists of ended results that `free` frees."""
+        self.garbage: deque[Any] = deque()
+        """Memory of ended results that `free` frees."""
         self._users: dict[BodyBlocks, int] = {}
         """Number of results of each SOW topic."""
 
@@ -29,18 +29,19 @@ class ResultMemory:
         """Count rows, keys and frames of a result that are more, or with a negative number fewer."""
         self._row_bytes += nbytes
 
-    def discard(self, lists: Iterable[list[Any]]) -> None:
-        """Free lists of an ended result: few items now, others later in bounded steps."""
-        some = [*lists]
-        if sum(map(len, some)) > few_records_max:
-            self.garbage.extend(some)
+    def discard(self, memory: Iterable[Any]) -> None:
+        """Free lists, columns and blocks of an ended result later, in bounded steps. A list may have millions
+        of keys. Another piece is at most a column of `query_chunk_rows_max` rows, or one block."""
+        self.garbage.extend(memory)
 
     def free(self) -> None:
-        """Free a bounded part of the discarded lists, at least one."""
+        """Free a bounded part of the discarded memory, at least one piece."""
         last = self.garbage[-1]
-        del last[-query_run_rows_max:]
-        if not last:
-            self.garbage.pop()
+        if isinstance(last, list):
+            del last[-query_run_rows_max:]
+            if last:
+                return
+        self.garbage.pop()
 
     def begin(self, blocks: Iterable[BodyBlocks]) -> None:
         """Count a result of some SOW topics, until `end`."""

@@ -104,7 +104,7 @@ class FewRecords:
         """Return the publisher ids of records."""
         return self._records.publisher_ids(found.rows.publishers)
 
-    def close(self) -> list[list[Any]]:
+    def close(self) -> list[Any]:
         """End the query and forget its result. Returns no lists to free, because they are short."""
         self.over = True
         self._pin.release()

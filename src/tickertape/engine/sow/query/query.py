@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,20 +20,17 @@ from tickertape.engine.limits import (
     query_piece_rows_max,
     query_run_rows_max,
     query_skip_rows_max,
-    sow_growth_rows,
 )
 from tickertape.engine.sow.query.record_copy import (
     FoundRecords,
     RecordCopy,
-    SourceNumbers,
     WantedKeys,
-    keys_bytes,
-    row_bytes,
 )
+from tickertape.engine.sow.query.result_rows import ResultRows
 from tickertape.engine.sow.query.runs import KeyRuns, PositionRuns
 from tickertape.engine.sow.state.blocks import BlockPin, Views, lengths_in
 from tickertape.engine.sow.state.fold import StateFold
-from tickertape.engine.sow.state.records import RecordColumns, RecordRows
+from tickertape.engine.sow.state.records import RecordRows
 
 
 class Passing(Protocol):
@@ -98,7 +94,7 @@ class StateQuery:
         """Number of the source whose records are selected."""
         self._selected = 0
         """Records of its last piece that are selected."""
-        self._found = _ResultRows()
+        self._found = ResultRows()
         limit = None if top_n is None else skip_n + top_n
         self._is_ordered = sources[0].order is not None
         self._by_position = PositionRuns(limit)
@@ -122,19 +118,21 @@ class StateQuery:
         """Memory of the result with sort keys, without blocks of bodies."""
         return self._copied_bytes + self._found.nbytes + self._runs.nbytes
 
-    def close(self) -> list[list[Any]]:
+    def close(self) -> list[Any]:
         """End the query and forget its result. Further calls have no effect.
 
-        Returns its lists of keys. The caller frees them in steps, because a list may have millions."""
+        Returns its memory for `ResultMemory.discard`, unless it is small."""
         self._closed = True
-        lists: list[list[Any]] = [self._found.keys, *self._by_keys.lists]
+        memory: list[Any] = []
+        if self._found.count > query_piece_rows_max:
+            memory += (self._found.keys, *self._found.columns)
+            memory += (*self._by_keys.lists, *self._by_position.arrays)
         for copy in self._copies:
-            lists += [piece.keys for piece in copy.pieces]
-            copy.close()
+            memory += copy.close()
         self._copied_bytes = 0
-        self._found = _ResultRows()
+        self._found = ResultRows()
         self._by_position, self._by_keys = PositionRuns(), KeyRuns()
-        return [keys for keys in lists if keys]
+        return memory
 
     def step(self) -> None:
         """Execute one bounded step. Raises `QueryTooSlow` if the changes since its position are forgotten."""
@@ -275,64 +273,6 @@ class StateQuery:
         for number, copy in enumerate(self._copies):
             if copy.pin is not None:
                 copy.pin.narrow(views_of.get(number, found.rows.views[:0]))
-
-
-_FIRST_ROWS = 256
-
-
-class _ResultRows:
-    """Records by number, in columns that grow in place."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._rows = 0
-        self.keys: list[bytes] = []
-        self._keys_bytes = 0
-        self._sources: SourceNumbers | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self.count * row_bytes + self._keys_bytes
-
-    @cached_property
-    def _columns(self) -> RecordColumns:
-        """Columns, made when they are first used: a query may have a thousand sources."""
-        self._rows = _FIRST_ROWS
-        return RecordColumns(_FIRST_ROWS, expires=False)
-
-    def add(self, piece: FoundRecords) -> int:
-        """Add records, and return the number of the first one."""
-        columns = self._columns
-        first, end = self.count, self.count + len(piece.rows.positions)
-        if end > self._rows:
-            steps = -(-end // sow_growth_rows) * sow_growth_rows
-            self._rows = min(steps, max(end, 2 * self._rows))
-            columns.resize(self._rows)
-        columns.set(slice(first, end), piece.rows)
-        self.keys += piece.keys
-        self._keys_bytes += keys_bytes(piece.keys)
-        if piece.sources is not None:
-            if self._sources is None:
-                self._sources = np.zeros(self._rows, np.uint16)
-            if len(self._sources) < self._rows:
-                self._sources.resize(self._rows)
-            self._sources[first:end] = piece.sources
-        self.count = end
-        return first
-
-    def get(self, numbers: Int64s) -> FoundRecords:
-        keys = self.keys
-        return FoundRecords(
-            self._columns.get(numbers),
-            [keys[at] for at in numbers.tolist()] if keys else [],
-            None if self._sources is None else self._sources[numbers],
-        )
-
-    def only(self, numbers: Int64s) -> _ResultRows:
-        """Return some of the records, with numbers from 0 on."""
-        rows = _ResultRows()
-        rows.add(self.get(numbers))
-        return rows
 
 
 def _piece_rows(views: Views) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -144,15 +144,19 @@ class RecordCopy:
         self.over = False
         """Whether all records are in `pieces`."""
 
-    def close(self) -> None:
-        """End the copy and forget its records. Further calls have no effect."""
+    def close(self) -> list[Any]:
+        """End the copy and forget its records. Further calls have no effect.
+
+        Returns its memory, for `ResultMemory.discard`."""
         self.over = True
         self._end_scan()
         self._steps.close()
+        memory: list[Any] = [*self._parts, *self.pieces]
         self._parts, self.pieces, self._found = [], [], set()
         self.nbytes = 0
         if self.pin is not None:
-            self.pin.release()
+            memory += self.pin.release()
+        return memory
 
     def step(self) -> None:
         """Execute one bounded step. Raises `QueryTooSlow` if the changes since its position are forgotten."""

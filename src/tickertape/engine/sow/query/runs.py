@@ -186,6 +186,11 @@ class PositionRuns(_SortedRuns[Int64s, int]):
         self.nbytes = 0
         """Memory of the keys."""
 
+    @property
+    def arrays(self) -> list[Int64s]:
+        """All arrays of keys, of at most a run or the rows of a merge each."""
+        return [*self._pending, *self._runs, *self._pool]
+
     def candidates(self, positions: Int64s) -> Int64s | None:
         """Return the indices of the rows to add, None for all. With a limit these are not more than it."""
         at: Int64s | None = None
@@ -225,7 +230,7 @@ class PositionRuns(_SortedRuns[Int64s, int]):
         return _pairs(keys[:, 0], np.arange(first, first + len(keys), dtype=I8))
 
     def _rest(self, keys: Int64s, low: int) -> Int64s:
-        return keys[low:]
+        return keys[low:] if low < len(keys) else _NO_PAIRS  # a view without rows would keep the run
 
 
 class KeyRuns(_SortedRuns["list[str]", str]):
@@ -285,6 +290,9 @@ def _pairs(positions: Int64s, numbers: Int64s) -> Int64s:
     columns = np.empty((2, len(positions)), I8)
     columns[0], columns[1] = positions, numbers
     return columns.T
+
+
+_NO_PAIRS: Final = np.zeros((0, 2), I8)
 
 
 def _numbers_from(first: int, count: int) -> list[str]:

@@ -392,11 +392,12 @@ class BlockPin:
         """Return the size of the pinned blocks."""
         return sum(map(len, self._buffers.values()))
 
-    def release(self) -> None:
-        """End the pin. Further calls have no effect."""
-        for number in self._buffers:
+    def release(self) -> list[memoryview]:
+        """End the pin. Further calls have no effect. Returns the freed blocks that it kept readable."""
+        buffers, self._buffers = self._buffers, {}
+        for number in buffers:
             self._pins.remove(number)
-        self._buffers = {}
+        return [buffer for number, buffer in buffers.items() if number not in self._source]
 
 
 class _BlockPins:

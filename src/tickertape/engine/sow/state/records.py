@@ -52,7 +52,7 @@ class RecordRows(NamedTuple):
             None if self.lives is None else self.lives[at],
         )
 
-    def assign(self, at: Int64s, rows: RecordRows) -> None:
+    def assign(self, at: Int64s | slice, rows: RecordRows) -> None:
         """Replace the rows `at` with `rows`, in place. Of equal indices the last one wins."""
         for column, values in zip(self, rows, strict=True):
             if column is not None and values is not None:

@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 
 from tests.helpers.sow_queries import QueryWorld, encode_key, stepped
-from tickertape.engine.limits import query_run_rows_max, query_step_keys_max, result_frame_bytes_max
+from tickertape.engine.limits import (
+    query_chunk_rows_max,
+    query_run_rows_max,
+    query_step_keys_max,
+    result_frame_bytes_max,
+    sow_block_bytes,
+)
 from tickertape.engine.runtime.sow_definition import SowDefinition
-from tickertape.engine.sow.query import query as query_module
-from tickertape.engine.sow.query import record_copy, result
+from tickertape.engine.sow.query import record_copy, result, result_rows
 from tickertape.engine.sow.query.query import StateQuery
 from tickertape.engine.sow.query.record_copy import RecordCopy, WantedKeys
 from tickertape.engine.sow.result_memory import ResultMemory
@@ -147,7 +152,7 @@ def test_memory_of_keys_is_counted_once_for_each_record(monkeypatch: pytest.Monk
         return keys_bytes(keys)
 
     monkeypatch.setattr(record_copy, "keys_bytes", counted)
-    monkeypatch.setattr(query_module, "keys_bytes", counted)
+    monkeypatch.setattr(result_rows, "keys_bytes", counted)
     source = world.terms("/v = 0").source._replace(with_keys=True)
     query = StateQuery([source], world.position)
     most = 0
@@ -159,24 +164,50 @@ def test_memory_of_keys_is_counted_once_for_each_record(monkeypatch: pytest.Monk
     assert query.nbytes < 20_000
 
 
-@pytest.mark.parametrize("steps", [8, 25, 10_000])
-def test_lists_of_an_ended_query_are_freed_in_bounded_steps(steps: int) -> None:
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("steps", [3, 8, 25, 10_000])
+def test_memory_of_an_ended_query_is_freed_in_bounded_steps(steps: int, ordered: bool) -> None:
     count = 3 * query_run_rows_max
     world = world_of(count)
-    source = world.terms(order_by="/id").source._replace(with_keys=True)
+    source = world.terms(order_by="/id" if ordered else "").source._replace(with_keys=True)
     query = StateQuery([source], world.position)
     for _ in range(steps):
         query.step()
     memory = ResultMemory()
     memory.discard(query.close())
-    left = sum(map(len, memory.garbage))
-    assert left >= (count if steps > 20 else 1)
+    assert memory.garbage
     assert query.close() == []
     while memory.garbage:
+        last, pieces = memory.garbage[-1], len(memory.garbage)
+        before = len(last)
         memory.free()
-        before, left = left, sum(map(len, memory.garbage))
-        assert 0 < before - left <= query_run_rows_max
-    assert left == 0
+        assert pieces - len(memory.garbage) <= 1
+        if isinstance(last, list):
+            assert 0 < before - len(last) <= query_run_rows_max
+        elif hasattr(last, "rows"):
+            assert len(last.rows.positions) <= query_run_rows_max
+        else:
+            assert before <= max(query_chunk_rows_max, sow_block_bytes)
+
+
+def test_blocks_that_only_a_result_kept_are_freed_one_in_a_step() -> None:
+    world = QueryWorld()
+    for number in range(4):
+        world.publish([(number, body(number, "x" * (sow_block_bytes - 100)))])
+    query = StateQuery([world.terms().source], world.position)
+    for _ in stepped(query):
+        pass
+    for number in range(3):
+        world.publish([(number, body(number))])
+    assert world.fold.records.blocks.held_bytes == 3 * sow_block_bytes
+    memory = ResultMemory()
+    memory.discard(query.close())
+    assert world.fold.records.blocks.held_bytes == 0
+    for left in (2, 1, 0):
+        while not isinstance(memory.garbage[-1], memoryview):
+            memory.free()
+        memory.free()
+        assert sum(isinstance(one, memoryview) for one in memory.garbage) == left
 
 
 def test_size_of_each_record_of_a_frame_is_read_at_most_twice(monkeypatch: pytest.MonkeyPatch) -> None:
