@@ -211,6 +211,47 @@ def test_refresh_during_an_outage_waits_for_the_result_of_the_next_connection(
         assert content(table) == {2: 2}
 
 
+def test_concurrent_refreshes_all_return(front: Front, server: RunningServer, writer: tt.HAClient) -> None:
+    publish(writer, *((number, 1) for number in range(300)))
+    table = front.table(front.connect("screen", server.uri, timeout=SECONDS), "positions")
+    writer.sow_delete("positions", filter="/id >= 100")
+    done: list[int] = []
+
+    def refresh() -> None:
+        table.refresh()
+        done.append(len(table))
+
+    threads = [threading.Thread(target=refresh) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * SECONDS)
+    assert done == [100] * 4
+
+
+def test_late_results_raise_and_leave_no_subscription(
+    front: Front, server: RunningServer, writer: tt.HAClient
+) -> None:
+    publish(writer, (1, 1), (2, 2))
+    with Relay(server.uri) as relay:
+        client = front.connect("screen", relay.uri)
+        table = front.table(client, "positions")
+        writer.sow_delete("positions", filter="/id = 1")
+        relay.hold()
+        with pytest.raises(tt.TimedOut, match="the query of a table: no answer"):
+            _ = front.table(client, "positions", timeout="100ms")
+        with pytest.raises(tt.TimedOut, match="the query of a table: no answer"):
+            table.refresh(timeout="100ms")
+        assert content(table) == {1: 1, 2: 2}
+        relay.release()
+        wait_for(table, {2: 2})
+        publish(writer, (3, 3))
+        wait_for(table, {2: 2, 3: 3})
+        table.refresh(timeout=SECONDS)
+        with pytest.raises(tt.SubscriptionUnknown):
+            client.unsubscribe("screen-2")
+
+
 def test_lost_connection_of_a_client_without_reconnect_ends_the_table(
     front: Front, server: RunningServer, writer: tt.HAClient
 ) -> None:

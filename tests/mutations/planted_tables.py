@@ -12,7 +12,7 @@ from tests.mutations.mutation import Mutation
 _STATE = "unit/client/sow/test_table.py"
 _PROTOCOL = "unit/client/sow/test_query_protocol.py"
 _MODEL = "property/test_tables.py"
-_SERVER = "integration/test_tables.py"
+_FAULTS = "property/test_client_tables.py"
 
 TABLE_MUTATIONS: Final = (
     Mutation(
@@ -55,11 +55,11 @@ TABLE_MUTATIONS: Final = (
     Mutation(
         "a refresh counts an earlier result",
         "client/api/table.py",
-        "state.complete and state.results > results",
-        "state.complete and state.results >= results",
-        (_SERVER,),
+        "state.over or feed.complete)",
+        "state.over or state.results > results)",
+        (_FAULTS,),
         promise="behaviour 55",
-        tier="integration",
+        tier="property",
     ),
     Mutation(
         "a table does not report the changes of a new result",

@@ -53,6 +53,8 @@ class TableFeed:
     def __init__(self, table: Table[Any], request: SubscribeRequest) -> None:
         self._table = table
         self.request = request
+        self.complete = False
+        """Whether it has received a complete result."""
         self._begun = False
 
     def ask(self, call: Waiter) -> None:
@@ -72,7 +74,7 @@ class TableFeed:
     def snapshot_ended(self, as_of: str, matches: int, topic_matches: int, records: int) -> None:
         """Replace the records by those of the result."""
         del matches, topic_matches
-        self._table._end_result(as_of, records)
+        self._table._end_result(self, as_of, records)
 
     def end(self, reason: str, error: TickertapeError | None) -> None:
         """End the table, unless a refresh replaces this feed."""
@@ -517,19 +519,18 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
     def _refreshing(self) -> TableSteps:
         """Query again, and wait for the result. Results that were requested before do not count."""
         state = self._state
-        sent = False
-        while not sent:
+        accepted: TableFeed | None = None
+        while accepted is None:
             yield from self._completing()
-            results = state.results
+            results, feed = state.results, TableFeed(self, _replacing(self._feed.request))
             try:
-                yield SendQuery(TableFeed(self, _replacing(self._feed.request)).ask)
-                sent = True
-            except (SubscriptionExists, NotReady):
-                # Another result is on its way, but its position may be before this call.
+                yield SendQuery(feed.ask)
+                accepted = feed
+            except (SubscriptionExists, NotReady, Disconnected):
+                # Another result follows, for example on the next connection of an HA client. Its position
+                # may be before this call.
                 yield WaitUntil(lambda: state.over or state.results > results)  # noqa: B023 - used at once
-            except Disconnected:
-                sent = True  # an HA client repeats the query on its next connection
-        yield WaitUntil(lambda: state.over or (state.complete and state.results > results))
+        yield WaitUntil(lambda: state.over or feed.complete)
         self._check()
 
     # -- input of the feeds -----------------------------------------------------------------------------
@@ -560,10 +561,11 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
                 self._state.begin(restarted=restarted)
                 self._guard.wake()
 
-    def _end_result(self, as_of: str, records: int) -> None:
+    def _end_result(self, feed: TableFeed, as_of: str, records: int) -> None:
         with self._guard.lock:
             if not self._state.over:
                 self._state.end(as_of, records)
+                feed.complete = True
                 self._guard.wake()
 
     def _end_feed(self, feed: TableFeed, reason: str, error: TickertapeError | None) -> None:
