@@ -52,6 +52,12 @@ def test_client_reference_lists_every_public_name() -> None:
         assert names(kind) <= listed, names(kind) - listed
 
 
+def test_client_reference_lists_every_name_of_a_table() -> None:
+    text = PAGE.read_text(encoding="utf-8").split("\n## Tables\n")[1].split("\n## ")[0]
+    listed = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", text, re.MULTILINE))))
+    assert names(tt.Table) <= listed, names(tt.Table) - listed
+
+
 def test_client_reference_lists_exactly_the_existing_commands() -> None:
     text = PAGE.read_text(encoding="utf-8").split("\n## Commands\n")[1]
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
