@@ -13,6 +13,7 @@ from tickertape.batch.format import I8, U8, Int64s, UInt64s
 from tickertape.engine.limits import sow_key_block_bytes
 
 _BLOCK_MASK: Final = (1 << 32) - 1
+_NUMBER: Final = np.dtype("u4")
 _RECORD_BYTES: Final = 8
 """Slot and offset of a key."""
 
@@ -71,6 +72,26 @@ class KeyBlocks:
         self.stored_bytes += added
         self._records += len(keys)
         self.live_bytes += added
+        return places
+
+    def append_joined(self, slots: Int64s, data: bytes, ends: Int64s) -> UInt64s:
+        """Store the keys of `slots`, joined in `data` up to each of their `ends`. Return their places."""
+        places = np.empty(len(slots), U8)
+        starts = np.append(0, ends[:-1])
+        low = 0
+        while low < len(slots):
+            start = int(starts[low])
+            high = max(int(ends.searchsorted(start + self._block_bytes, "right")), low + 1)
+            block = self._begin_block()
+            block.data += data[start : int(ends[high - 1])]
+            block.slots.frombytes(slots[low:high].astype(_NUMBER).tobytes())
+            block.offsets.frombytes((starts[low:high] - start).astype(_NUMBER).tobytes())
+            block.live_bytes = len(block.data)
+            places[low:high] = self._last | starts[low:high] - start << 32
+            low = high
+        self.stored_bytes += len(data)
+        self._records += len(slots)
+        self.live_bytes += len(data)
         return places
 
     def _begin_block(self) -> _KeyBlock:

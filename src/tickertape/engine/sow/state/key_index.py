@@ -251,7 +251,7 @@ class KeyTable:
         self._tables[-1].fill(entries)
         views = rows.views[chosen]
         long = np.flatnonzero(lengths_in(views) > _INLINE_BYTES)
-        views[long, 1] = self._long_keys.append(long.tolist(), [*rows.keys(chosen[long])])
+        views[long, 1] = self._long_keys.append_joined(long, *rows.joined(chosen[long]))
         self._views[:count], self._states[:count] = views, _LIVE
         return [slots[low:high] for low, high in edges]
 

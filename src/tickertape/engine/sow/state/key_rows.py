@@ -64,12 +64,20 @@ class KeyRows:
         views[:, 0] = lengths.view(U8) | first << _HALF_BITS
         views[:, 1] = first >> _HALF_BITS | last << _HALF_BITS
 
-    def keys(self, rows: Int64s) -> Iterator[bytes]:
-        """Yield the keys of rows."""
-        data, starts = self._data, self._starts[rows]
-        ends = starts + (self.views[rows, 0] & _HALF_MASK).view(I8)
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            yield data[start:end]
+    def joined(self, rows: Int64s) -> tuple[bytes, Int64s]:
+        """Return the joined keys of rows, and the end of each."""
+        starts, ends = self._bounds(rows)
+        if not len(rows):
+            return b"", ends
+        seams = (starts[1:] != ends[:-1]).nonzero()[0]  # keys of adjacent rows are joined already
+        first, last = starts[np.append(0, seams + 1)], ends[np.append(seams, len(rows) - 1)]
+        runs = zip(first.tolist(), last.tolist(), strict=True)
+        return b"".join([self._data[start:end] for start, end in runs]), (ends - starts).cumsum()
+
+    def _bounds(self, rows: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the start and the end of the keys of rows."""
+        starts = self._starts[rows]
+        return starts, starts + (self.views[rows, 0] & _HALF_MASK).view(I8)
 
     def choose(self, hashes: UInt64s, present: Sequence[bool]) -> ChosenRows:
         """Return the last row of each key, without rows of columns that are not `present`.
@@ -103,7 +111,9 @@ class KeyRows:
         superseded[at] = same
         for low, high in _groups(equal, at[~same]):
             last: dict[bytes, int] = {}
-            for place, key in enumerate(self.keys(rows[low:high]), low):
+            bounds = zip(*self._bounds(rows[low:high]), strict=True)
+            for place, (start, end) in enumerate(bounds, low):
+                key = self._data[start:end]
                 if key in last:
                     superseded[last[key]] = True
                 last[key] = place

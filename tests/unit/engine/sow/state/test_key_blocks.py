@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from tickertape.engine.sow.state.key_blocks import KeyBlocks
 
 
@@ -20,6 +23,22 @@ def test_key_longer_than_a_block_has_a_separate_block() -> None:
     places = blocks.append([1, 2, 3], keys)
     assert [place >> 32 for place in places] == [0, 0, 0]
     assert [blocks.key(place, len(key)) for place, key in zip(places, keys, strict=True)] == keys
+
+
+@pytest.mark.parametrize("block_bytes", [16, 64, 100, 1 << 20])
+def test_joined_keys_are_stored_like_single_ones(block_bytes: int) -> None:
+    keys = [bytes([65 + n]) * (13 + n * 7 % 40) for n in range(30)]
+    single, joined = KeyBlocks(block_bytes), KeyBlocks(block_bytes)
+    ends = np.array([*map(len, keys)], np.int64).cumsum()
+    places = joined.append_joined(np.arange(30), b"".join(keys), ends).tolist()
+    assert places == single.append(range(30), keys)
+    lengths = [*map(len, keys)]
+    for blocks in (single, joined):
+        for gone in (places[0::3], places[1::3]):
+            blocks.release(gone, [lengths[places.index(place)] for place in gone])
+        blocks.append([40], [b"k" * 13])
+    assert [joined.key(place, lengths[at]) for at, place in [*enumerate(places)][2::3]] == keys[2::3]
+    assert (joined.nbytes, joined.live_bytes) == (single.nbytes, single.live_bytes)
 
 
 def test_block_without_live_keys_is_removed() -> None:
