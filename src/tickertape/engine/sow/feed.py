@@ -175,7 +175,9 @@ class SowFeed(Feed):
             self._frames = ResultFrames(query, topics, groups[0].content, self._selection.batch_size)
         frame = self._frames.next()
         if frame is not None:
-            return self._send_records(frame)
+            sent = self._send_records(frame)
+            if not (sent and self._frames.over):
+                return sent
         self._frames = None
         self._count(-query.nbytes)
         self._close(query)

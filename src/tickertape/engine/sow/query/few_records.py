@@ -80,6 +80,11 @@ class FewRecords:
         self._found = found
         self.over = True
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether `take` returns no more records."""
+        return self._taken == len(self._found.rows.positions)
+
     def take(self, count: int) -> FoundRecords:
         """Return the next records of the result, at most `count`, and none at its end. The query is over."""
         low, end = self._taken, len(self._found.rows.positions)

@@ -77,6 +77,11 @@ class ResultFrames:
         """Return whether frames need the canonical keys of records."""
         return topics.over_pattern or topics.explicit
 
+    @property
+    def over(self) -> bool:
+        """Whether `next` is known to return None."""
+        return self._waiting is None and isinstance(self._query, FewRecords) and self._query.exhausted
+
     def next(self) -> ResultFrame | None:
         """Return the next frame, or None at the end of the result. Bounded by the size of a frame."""
         found = self._take()

@@ -230,12 +230,7 @@ class BodyBlocks:
 
     def take_one(self, view: View) -> bytes:
         """Return the body of one view."""
-        head, place = view
-        length = head & 0xFFFF_FFFF
-        if length <= INLINE_BYTES_MAX:
-            return (head >> 32 | place << 32).to_bytes(INLINE_BYTES_MAX, "little")[:length]
-        at = place >> 32
-        return self._buffers[place & 0xFFFF_FFFF][at : at + length].tobytes()
+        return _take_one(view, self._buffers)
 
     def gather(self, views: Views) -> tuple[Buffer, Int64s]:
         """Return the bodies of n views, joined, and their n + 1 offsets."""
@@ -462,7 +457,19 @@ def _inline_views(source: Bytes8, starts: Int64s, lengths: Int64s) -> Views:
     return views
 
 
+def _take_one(view: View, buffers: dict[int, memoryview]) -> bytes:
+    head, place = view
+    length = head & 0xFFFF_FFFF
+    if length <= INLINE_BYTES_MAX:
+        return (head >> 32 | place << 32).to_bytes(INLINE_BYTES_MAX, "little")[:length]
+    at = place >> 32
+    return buffers[place & 0xFFFF_FFFF][at : at + length].tobytes()
+
+
 def _gather(views: Views, buffers: dict[int, memoryview]) -> tuple[Buffer, Int64s]:
+    if len(views) == 1:
+        body = _take_one((views.item(0, 0), views.item(0, 1)), buffers)
+        return body, np.array((0, len(body)), I8)
     lengths = lengths_in(views)
     offsets = np.zeros(len(views) + 1, I8)
     lengths.cumsum(out=offsets[1:])
