@@ -61,7 +61,7 @@ DELETE_MUTATIONS: Final = (
     ),
     Mutation(
         "the first row of a key counts in a delete, not the last",
-        "engine/sow/state/delete.py",
+        "engine/sow/state/delete_rows.py",
         "        return self.select(order[~repeated])\n",
         "        return self.select(order[~np.roll(repeated, 1)])\n",
         (_DELETE, "property/test_sow_deletes.py"),
@@ -143,6 +143,24 @@ DELETE_MUTATIONS: Final = (
         "        else:\n            merged.append(values.popleft() if values else field)\n    for",
         (_MERGE, "property/test_merge.py"),
         promise="R1",
+        tier="unit",
+    ),
+    Mutation(
+        "the merge of a large delete sorts all keys in one step",
+        "engine/sow/state/delete_rows.py",
+        "    step = max(1, sow_delete_sort_rows // _SAMPLE_ROWS)\n",
+        "    step = len(bounds.lengths) + 1\n",
+        (_DELETE,),
+        promise="R14",
+        tier="unit",
+    ),
+    Mutation(
+        "a later row of a merged key does not replace it",
+        "engine/sow/state/delete_rows.py",
+        "        stays[places[equal]] = False\n",
+        "        stays[places[:0]] = False\n",
+        (_DELETE, "property/test_sow_deletes.py"),
+        promise="R11",
         tier="unit",
     ),
 )

@@ -237,9 +237,9 @@ SOW_INTAKE_MUTATIONS: Final = (
     ),
     Mutation(
         "a key that no longer matches stays in a delete by filter",
-        "engine/sow/state/delete.py",
-        "        if rows.removed.any():\n",
-        "        if rows.removed.all():\n",
+        "engine/sow/state/delete_rows.py",
+        "if self.removed.any() else self\n",
+        "if self.removed.all() else self\n",
         (_DELETES,),
         promise="invariant 1",
         tier="unit",

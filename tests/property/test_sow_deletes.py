@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickertape.engine.sow.state import delete, key_order
+from tickertape.engine.sow.state import delete, delete_rows, key_order
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind, DeleteRecord, decode, encode
 
 KEYS = st.binary(max_size=3) | st.lists(st.sampled_from([b"\0", b"a", b"\xff"]), max_size=20).map(b"".join)
@@ -69,9 +69,16 @@ def rows_of(record: DeleteRecord, *, topics: bool) -> list[tuple[str, bytes, int
     st.integers(200, 600),
     st.sampled_from(DeleteKind),
     st.sampled_from([0, 1, 2, 8]),
+    st.integers(0, 4),
 )
 def test_builder_equals_a_dict_of_the_last_rows(
-    pieces: list[list[Row]], topics: bool, keys_max: int, bytes_max: int, kind: DeleteKind, words_max: int
+    pieces: list[list[Row]],
+    topics: bool,
+    keys_max: int,
+    bytes_max: int,
+    kind: DeleteKind,
+    words_max: int,
+    merged_after: int,
 ) -> None:
     if kind is DeleteKind.EXPIRED:
         pieces = [[row for row in piece if row.sequence] for piece in pieces]
@@ -87,7 +94,12 @@ def test_builder_equals_a_dict_of_the_last_rows(
         patch.setattr(delete, "sow_delete_keys_max", keys_max)
         patch.setattr(delete, "sow_expiry_step_max", keys_max)
         builder = DeleteBuilder("all", bytes(16), kind)
-        for piece in pieces:
+        patch.setattr(delete_rows, "_SAMPLE_ROWS", 2)
+        patch.setattr(delete_rows, "sow_delete_sort_rows", 4)
+        for number, piece in enumerate(pieces):
+            if number == merged_after:
+                for _ in builder.merge():
+                    pass
             add(builder, piece, topics=topics)
         patch.setattr(delete, "sow_delete_record_bytes_max", bytes_max)
         records = [builder.build()]

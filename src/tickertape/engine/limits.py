@@ -333,6 +333,8 @@ sow_delete_keys_max: Final = 250_000
 """Keys that one delete names. The rest stays, and the answer says so."""
 sow_delete_record_bytes_max: Final = 4 * MIB
 """Size of one delete or expiry record. A delete of long keys has fewer of them."""
+sow_delete_sort_rows: Final = 4_096
+"""Approximate rows of a large delete that one step sorts. It takes about 2 ms."""
 sow_deletes_per_frame_max: Final = 128
 """Deletes of records in one publish frame, which are executed in one step of about 20 ms."""
 sow_expiry_step_max: Final = 16_384

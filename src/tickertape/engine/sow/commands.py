@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -182,15 +182,10 @@ class StateCommands:
         for search in searches:
             for _ in search.scan(self._overlay(search.topic)):
                 yield None
-        rounds = 0
-        while sum(search.left for search in searches) > sow_delete_round_rows:
-            if rounds == sow_delete_rounds_max:
-                for search in searches:
-                    search.hold()
-            rounds += 1
-            for search in searches:
-                for _ in search.scan_changed():
-                    yield None
+        rounds = yield from _scan_rounds(searches, 0)
+        for search in searches:
+            yield from search.merge()
+        yield from _scan_rounds(searches, rounds)  # keys that were accepted during the merge
 
     def _refused_before(self, row: int) -> bool:
         """Refuse a repeated delete that is invalid. The log does not have it, and a lost connection may have
@@ -311,6 +306,18 @@ class StateCommands:
         )
         matches = sum(row.live for row in latest)
         return builder.build(matches, max(matches, topic.fold.records.record_count))
+
+
+def _scan_rounds(searches: Sequence[DeleteSearch], rounds: int) -> Generator[None, None, int]:
+    """Look up changed keys until one step can look up the rest. Return the number of rounds until now."""
+    while sum(search.left for search in searches) > sow_delete_round_rows:
+        if rounds == sow_delete_rounds_max:
+            for search in searches:
+                search.hold()
+        rounds += 1
+        for search in searches:
+            yield from search.scan_changed()
+    return rounds
 
 
 def _keys_of(topic: StateTopic, delete: SowDelete) -> Sequence[bytes]:

@@ -79,6 +79,10 @@ class DeleteSearch(ABC):
             self._look_again(self._overlay, changed[low : low + sow_delete_round_rows])
             yield None
 
+    def merge(self) -> Iterator[None]:
+        """Sort the keys that were found until now, one piece for each yield."""
+        yield from self._builder.merge()
+
     def hold(self) -> None:
         """Let everything else that changes the topic wait, until the end of the search."""
         if self._overlay is not None and not self._holds:

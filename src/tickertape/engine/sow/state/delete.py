@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Annotated, Final, NamedTuple
@@ -26,6 +26,7 @@ from tickertape.base.text_format import shown
 from tickertape.batch.format import I8, U8, AnyArray, Bools, Int64s, UInt64s
 from tickertape.engine.limits import sow_delete_keys_max, sow_delete_record_bytes_max, sow_expiry_step_max
 from tickertape.engine.runtime.sow_definition import FINGERPRINT_BYTES
+from tickertape.engine.sow.state.delete_rows import DeleteRows, joined, merged, offsets_of
 from tickertape.engine.sow.state.key_order import PackedKeys
 from tickertape.journal.format.control_record import LogId
 
@@ -326,53 +327,6 @@ _ROW_BYTES: Final = 8 + 8 + 4 + 4
 """Size of an encoded key in addition to its bytes: sequence, order stamp, publisher number and offset."""
 
 
-class _Rows(NamedTuple):
-    """Columns of collected rows."""
-
-    key_bytes: bytes
-    lengths: Int64s
-    """Sizes of the keys."""
-    publishers: Int64s
-    """Numbers in the table of the builder. 0 without a message."""
-    sequences: UInt64s
-    order_stamps: Int64s
-    topics: Int64s
-    """Numbers in the table of the builder."""
-    live: Bools
-    removed: Bools
-    """Which rows only remove an earlier row of their key."""
-
-    def select(self, rows: Int64s) -> _Rows:
-        """Return copies of some rows, in this order."""
-        lengths = self.lengths[rows]
-        return _Rows(
-            self._keys_of(rows, lengths),
-            lengths,
-            self.publishers[rows],
-            self.sequences[rows],
-            self.order_stamps[rows],
-            self.topics[rows],
-            self.live[rows],
-            self.removed[rows],
-        )
-
-    def _keys_of(self, rows: Int64s, lengths: Int64s) -> bytes:
-        size = int(self.lengths[0]) if len(rows) else 0
-        if size and (self.lengths == size).all():
-            return np.frombuffer(self.key_bytes, f"V{size}")[rows].tobytes()
-        starts = (self.lengths.cumsum() - self.lengths)[rows]
-        body = self.key_bytes
-        return b"".join(
-            [body[low:high] for low, high in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
-        )
-
-    def sort(self) -> _Rows:
-        """Return the last row of each key, by topic and key."""
-        keys = PackedKeys(_offsets_of(self.lengths), self.key_bytes)
-        order, repeated = keys.order(self.topics)
-        return self.select(order[~repeated])
-
-
 class _RecordHead(NamedTuple):
     """Properties of a record that no key changes."""
 
@@ -392,8 +346,10 @@ class DeleteBuilder:
         """The definition that made the keys has `key_fingerprint`."""
         self._head = _RecordHead(topic, key_fingerprint, kind)
         self._keys_max = sow_expiry_step_max if kind is DeleteKind.EXPIRED else sow_delete_keys_max
-        self._parts: list[_Rows] = []
+        self._parts: list[DeleteRows] = []
         """Sorted pieces."""
+        self._merged = 0
+        """Number of the first pieces that are merged. They are in order, and have no key in common."""
         self._publishers: dict[int, int] = {}
         """Number of each publisher."""
         self._topics: dict[str, int] = {}
@@ -440,7 +396,7 @@ class DeleteBuilder:
         named = sequences != 0
         table, numbers = self._publishers, self._topics
         ids, ids_of = np.unique(publishers, return_inverse=True)
-        rows = _Rows(
+        rows = DeleteRows(
             b"".join(keys),
             np.fromiter(map(len, keys), I8, len(keys)),
             np.array([table.setdefault(publisher, len(table)) for publisher in ids.tolist()], I8)[ids_of],
@@ -462,6 +418,12 @@ class DeleteBuilder:
         self.add(keys, nothing.astype(U8), nothing.astype(U8), nothing, topics=topics)
         self._parts[-1].removed[:] = True
 
+    def merge(self) -> Iterator[None]:
+        """Merge the rows that were added until now, one piece for each yield. Add no rows meanwhile."""
+        if len(self._parts) > 1:
+            self._parts = yield from merged(self._parts)
+            self._merged = len(self._parts)
+
     def build(self, matches: int = 0, topic_matches: int = 0, *, more: bool = False) -> DeleteRecord:
         """Return a record of the lowest keys within the bounds, and keep the others.
 
@@ -474,11 +436,8 @@ class DeleteBuilder:
         Raises:
             ValueError: A key is too large for a record.
         """
-        rows = _joined(self._parts)
-        if len(self._parts) > 1:
-            rows = rows.sort()
-        if rows.removed.any():
-            rows = rows.select(np.flatnonzero(~rows.removed))
+        rows = self._sorted()
+        self._merged = 1
         self._parts = [rows]
         total = len(rows.lengths)
         counts = (
@@ -490,43 +449,41 @@ class DeleteBuilder:
             count = bisect_right(range(1, most), sow_delete_record_bytes_max, key=prefixes.encoded_bytes)
             if not count:
                 raise ValueError(f"a key of {rows.lengths[0]} bytes is too large for a record")
-        self._parts = [rows.select(np.arange(count, total))] if count < total else []
+        self._parts = [rows.part(count, total)] if count < total else []
+        self._merged = len(self._parts)
         return prefixes.record(list(self._publishers), count, more=more or count < total)
 
-
-def _joined(parts: Sequence[_Rows]) -> _Rows:
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        none, no = np.empty(0, I8), np.empty(0, np.bool_)
-        return _Rows(b"", none, none, np.empty(0, U8), none, none, no, no)
-    keys, *columns = zip(*parts, strict=True)
-    return _Rows(b"".join(keys), *map(np.concatenate, columns))
-
-
-def _offsets_of(lengths: Int64s) -> Int64s:
-    offsets = np.zeros(len(lengths) + 1, I8)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
+    def _sorted(self) -> DeleteRows:
+        """Return all rows, sorted and distinct."""
+        first, later = joined(self._parts[: self._merged]), self._parts[self._merged :]
+        if not later:
+            return first
+        rows = joined(later)
+        if len(later) > 1:
+            rows = rows.sort()
+        return first.with_later(rows) if self._merged else rows.kept()
 
 
 class _Prefixes:
     """Records of the first of some sorted rows, and their sizes."""
 
-    def __init__(self, head: _RecordHead, counts: DeleteCounts, rows: _Rows, topics: list[str]) -> None:
+    def __init__(self, head: _RecordHead, counts: DeleteCounts, rows: DeleteRows, topics: list[str]) -> None:
         self._head = head
         self._counts = counts
         self._rows = rows
-        self._offsets = _offsets_of(rows.lengths)
-        numbers, self._topic_of = np.unique(rows.topics, return_inverse=True)
-        self._topics = [topics[number] for number in numbers.tolist()] if topics else []
+        self._offsets = offsets_of(rows.lengths)
+        changes = rows.topics[1:] != rows.topics[:-1]  # rows are in the order of topics
+        firsts = np.concatenate((np.zeros(min(len(rows.topics), 1), I8), changes.nonzero()[0] + 1))
+        self._topic_of = np.concatenate((np.zeros(len(firsts) and 1, I8), changes.cumsum()))
+        self._topics = [topics[number] for number in rows.topics[firsts].tolist()] if topics else []
         """Topics with a row."""
         self._texts = list(accumulate(map(_text_bytes, self._topics), initial=0))
-        named = np.flatnonzero(rows.sequences)
-        self._firsts = named[np.unique(rows.publishers[named], return_index=True)[1]]
-        self._firsts.sort()
+        named = np.flatnonzero(rows.sequences)[::-1]
+        first_of = np.full(int(rows.publishers.max(initial=-1)) + 1, -1)
+        first_of[rows.publishers[named]] = named  # of equal publishers the last assignment wins
+        self._firsts = np.sort(first_of[first_of >= 0])
         """First row of each publisher."""
-        self._deleted = _offsets_of(rows.live.astype(I8))
+        self._deleted = offsets_of(rows.live.astype(I8))
 
     def encoded_bytes(self, count: int) -> int:
         """Return the size of the record of the first `count` rows, which rises with them."""
@@ -545,9 +502,11 @@ class _Prefixes:
         """Return the record of the first `count` rows. `publishers` are the ids by number."""
         rows, topics = self._rows, self._topic_count(count)
         named = rows.sequences[:count] != 0
-        used, numbers = np.unique(rows.publishers[:count][named], return_inverse=True)
+        named_publishers = rows.publishers[:count][named]
+        is_used = np.bincount(named_publishers) > 0
+        used = is_used.nonzero()[0]
         publisher_numbers = np.full(count, NO_PUBLISHER, _U4)
-        publisher_numbers[named] = numbers
+        publisher_numbers[named] = (is_used.cumsum() - 1)[named_publishers]
         return DeleteRecord(
             topic=self._head.topic,
             key_fingerprint=self._head.key_fingerprint,

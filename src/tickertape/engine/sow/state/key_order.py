@@ -72,6 +72,40 @@ class PackedKeys:
         repeated[places[:-1][np.array(equal, np.bool_)]] = True
         return order, repeated
 
+    def places(self, groups: Int64s, others: PackedKeys, other_groups: Int64s) -> tuple[Int64s, Bools]:
+        """Return for each of `others` how many keys here are below it, and whether one is equal.
+
+        The keys here are distinct, and ascending by group and key."""
+        low = np.zeros(len(other_groups), np.int64)
+        high = np.full(len(other_groups), len(groups))
+        equal = np.zeros(len(other_groups), np.bool_)
+        while len(theirs := (low < high).nonzero()[0]):
+            mine = (low[theirs] + high[theirs]) // 2
+            signs = np.sign(groups[mine] - other_groups[theirs])
+            same = (signs == 0).nonzero()[0]
+            signs[same] = self._compare(mine[same], others, theirs[same])
+            below = signs < 0
+            equal[theirs[signs == 0]] = True
+            low[theirs[below]] = mine[below] + 1
+            high[theirs[~below]] = mine[~below]
+        return low, equal
+
+    def _compare(self, mine: Int64s, others: PackedKeys, theirs: Int64s) -> Int64s:
+        """Return -1, 0 or 1 for each pair of an own key and one of `others`."""
+        signs = np.zeros(len(mine), np.int64)
+        rows = np.arange(len(mine))
+        for depth in range(0, _WORDS_MAX * _WORD_BYTES, _WORD_BYTES):
+            if not len(rows):
+                return signs
+            low, low_bytes = self._at(mine[rows], depth)
+            high, high_bytes = others._at(theirs[rows], depth)
+            sign = np.where(low == high, np.sign(low_bytes - high_bytes), np.where(low < high, -1, 1))
+            signs[rows] = sign
+            rows = rows[(sign == 0) & (low_bytes == _WORD_BYTES)]
+        pairs = zip(self._keys(mine[rows]), others._keys(theirs[rows]), strict=True)
+        signs[rows] = np.array([(lower > upper) - (lower < upper) for lower, upper in pairs], np.int64)
+        return signs
+
     def _at(self, rows: Int64s, depth: int) -> tuple[UInt64s, Int64s]:
         """Return the words of `rows` at `depth`, and the number of bytes in each, 0 behind the end."""
         lengths = self._lengths[rows]

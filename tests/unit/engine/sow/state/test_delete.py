@@ -12,7 +12,12 @@ import pytest
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.limits import message_bytes_max
 from tickertape.batch.format import Bools, Int64s, UInt64s
-from tickertape.engine.limits import sow_delete_keys_max, sow_delete_record_bytes_max, sow_expiry_step_max
+from tickertape.engine.limits import (
+    sow_delete_keys_max,
+    sow_delete_record_bytes_max,
+    sow_delete_sort_rows,
+    sow_expiry_step_max,
+)
 from tickertape.engine.sow.state import delete
 from tickertape.engine.sow.state.delete import (
     NO_COUNTS,
@@ -24,6 +29,7 @@ from tickertape.engine.sow.state.delete import (
     decode,
     encode,
 )
+from tickertape.engine.sow.state.delete_rows import DeleteRows
 
 KEY_FINGERPRINT = bytes(range(16))
 DELETED, EXPIRED = DeleteKind.DELETED, DeleteKind.EXPIRED
@@ -116,6 +122,38 @@ def test_later_row_of_a_key_replaces_the_earlier_one() -> None:
     assert record.sequences.tolist() == [7, 0]
     assert record.publishers_between(0, 2).tolist() == [2, 0]
     assert record.counts.deleted == 1
+
+
+def test_large_record_is_sorted_in_bounded_pieces_and_sees_later_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, piece = 60_000, 2_000
+    sorted_rows: list[int] = []
+    sort = DeleteRows.sort
+
+    def counted(rows: DeleteRows) -> DeleteRows:
+        sorted_rows.append(len(rows.lengths))
+        return sort(rows)
+
+    monkeypatch.setattr(DeleteRows, "sort", counted)
+    keys = numbered(count)
+    shuffled = [keys[at] for at in np.random.default_rng(1).permutation(count).tolist()]
+    builder = DeleteBuilder("orders", KEY_FINGERPRINT)
+    for low in range(0, count, piece):
+        add_keys(builder, shuffled[low : low + piece])
+    builder.remove(keys[100:200])
+    steps = sum(1 for _ in builder.merge())
+    assert steps > count // sow_delete_sort_rows
+    builder.remove([*keys[300:400], b"no such key"])
+    add_keys(builder, [keys[150], keys[399], keys[5_000], b"", b"\xff"], publisher=9)
+    record = builder.build()
+    expected = {*keys, b"", b"\xff"} - {*keys[100:150], *keys[151:200], *keys[300:399]}
+    assert record.keys() == sorted(expected)
+    named = dict(zip(record.keys(), record.publishers_between(0, record.count).tolist(), strict=True))
+    assert {key for key, publisher in named.items() if publisher == 9} == {
+        *(keys[150], keys[399], keys[5_000], b"", b"\xff")
+    }
+    assert max(sorted_rows) <= 3 * sow_delete_sort_rows
 
 
 def test_keys_that_end_with_zeros_are_distinct() -> None:
