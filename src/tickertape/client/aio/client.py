@@ -269,9 +269,9 @@ class AsyncClient(
         replaced. A delta cannot remove a field. The server merges each delta once, and stores and delivers
         the merged message.
 
-        If the key has no record, the topic is not a SOW topic, or its message type has no merge, the call is
-        a `publish`. The server rejects the delta if the merged message is too large, and reports it like a
-        rejected publish (see `set_failed_write_handler`).
+        The call is a `publish` in three cases: the key has no record, the topic is not a SOW topic, or the
+        message type of the topic has no merge. The server rejects the delta if the merged message is too
+        large, and reports it like a rejected publish (see `set_failed_write_handler`).
 
         Args:
             topic: Name of the SOW topic.
@@ -315,7 +315,8 @@ class AsyncClient(
                 lasts. Default: the timeout of the client.
 
         Returns:
-            The sequence number of the last message. None as in `publish`, or without messages.
+            The sequence number of the last message. None if `messages` is empty, and whenever `publish`
+            returns None.
 
         Raises:
             UsageError: `messages` is not iterable.
@@ -347,7 +348,8 @@ class AsyncClient(
             timeout: Longest single wait for free space, as in `publish_batch`.
 
         Returns:
-            The sequence number of the last message. None as in `publish`, or without messages.
+            The sequence number of the last message. None if `table` has no rows, and whenever `publish`
+            returns None.
 
         Raises:
             UsageError: The column does not exist, or `table` has no Arrow data.

@@ -185,7 +185,8 @@ class SowCalls(ABC, Generic[Found, Opened, Done]):
             >>> client.publish_flush()
             >>> with client.sow_and_subscribe("positions") as stream:
             ...     client.publish("positions", {"id": 1, "qty": 6})
-            ...     [(message.command, message.json()["qty"]) for _, message in zip("12", stream)]
+            ...     messages = [stream.get(timeout=5) for _ in range(2)]
+            >>> [(message.command, message.json()["qty"]) for message in messages]
             [('sow', 5), ('publish', 6)]
         """
         request = make_query(

@@ -131,7 +131,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or the SOW topic has several topics with explicit keys, which need a pattern.
+            Or the SOW topic has a `pattern` and explicit keys: pass a pattern for its name.
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid, or the topic is not persistent.
         LimitReached: The topic has more than `max_records` matching records.

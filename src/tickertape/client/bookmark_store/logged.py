@@ -47,8 +47,8 @@ class LoggedBookmarkStore(FileBackedStore):
             missing or damaged, the store starts with the recovery points of the adapter. Default None.
         sync: `"never"` (default): recorded changes survive the end of the process, but power loss may cause
             redelivery. `"always"`: each call syncs its changes before it returns.
-        prune_size: Int (bytes) or text such as `"16MB"` (default). The store prunes the file before the
-            file exceeds both this size and four times its size after the last prune.
+        prune_size: Int (bytes) or text such as `"16MB"` (default). The store prunes the file before it
+            grows above this size, or above four times its size after the last prune if that is larger.
 
     Raises:
         BadOption: For an invalid option.

@@ -234,8 +234,9 @@ class TableState:
         for group in keys.topics if isinstance(keys, RecordKeys) else ():
             if group.pattern and not group.fields and group.topic == self._topic:
                 raise BadTopic(
-                    f"Cannot make a table of {self._topic!r}: it has several topics with explicit keys, so "
-                    f"one key can have several records. Pass the pattern '^{re.escape(self._topic)}$'."
+                    f"Cannot make a table of {self._topic!r}: several of its topics can have a record with "
+                    "the same explicit key. To have the topic in the keys of the table, pass the pattern "
+                    f"'^{re.escape(self._topic)}$'."
                 )
 
 

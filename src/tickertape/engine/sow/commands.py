@@ -329,9 +329,8 @@ def _keys_of(topic: StateTopic, delete: SowDelete) -> Sequence[bytes]:
     read = topic.key_of(delete.topic, delete.data)
     if isinstance(read, bytes):
         return [read]
-    raise BadSowKey(
-        f"Cannot delete the record of {shown(delete.topic)}: {read.rstrip('.')}. Correct the data."
-    )
+    cure = "Correct the data" if topic.definition.key else "Delete by keys or by filter"
+    raise BadSowKey(f"Cannot delete the record of {shown(delete.topic)}: {read.rstrip('.')}. {cure}.")
 
 
 class _FrameRows:

@@ -152,7 +152,7 @@ class StateTopic:
     def key_of(self, topic: str, body: bytes) -> bytes | str:
         """Return the key of a message on `topic` with this body, or the reason why it has none."""
         if not self.definition.key:
-            return "its messages have explicit keys, and the data has none. Name the keys"
+            return "its messages have explicit keys, and data contains no key"
         topics = [topic] if self._patterned else None
         column = self._reader(self._type_of(topic)).read([body], topics)
         return column.bad.get(0) or column.keys[0]

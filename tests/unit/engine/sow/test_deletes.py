@@ -107,6 +107,16 @@ def test_delete_by_explicit_keys_removes_these_records() -> None:
     assert left(world) == {"k1"}
 
 
+def test_delete_by_data_with_explicit_keys_is_refused_with_one_cure() -> None:
+    world = SowEngine(SowDefinition("orders"))
+    peer = world.connect("p")
+    send(peer, [SowDelete(topic="orders", data=b"1")])
+    world.settle()
+    (refusal,) = rejected(peer)
+    assert refusal.code == "bad_sow_key"
+    assert refusal.text.endswith("explicit keys, and data contains no key. Delete by keys or by filter.")
+
+
 def test_delete_over_a_pattern_selects_one_topic_or_all() -> None:
     world = SowEngine(SowDefinition("all", key=("/id",), pattern="^p/"))
     peer = world.connect("p")

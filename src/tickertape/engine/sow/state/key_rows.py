@@ -42,7 +42,9 @@ class KeyRows:
         """First row of each column, and the number of all rows."""
         self.count = int(self.edges[-1])
         if self.count > ROWS_MAX:
-            raise ValueError(f"Cannot number {self.count:,} keys. Report the defect.")
+            raise ValueError(
+                f"Cannot assign numbers to {self.count:,} keys: the limit is {ROWS_MAX:,}. Report the defect."
+            )
         self._data = b"".join([*(column.text for column in columns), bytes(2 * _WORD_BYTES)])
         text: Bytes8 = np.frombuffer(self._data, I1)
         self._words: UInt64s = np.ndarray(len(text) - _WORD_BYTES + 1, U8, text, strides=(1,))
