@@ -558,7 +558,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         otherwise None.
 
         A record has the bookmark of the message that last changed the record. `group_begin` and `group_end`
-        have the bookmark of the last message that the result includes.
+        have the bookmark of the last message in the log before the result.
         """
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):

@@ -287,12 +287,14 @@ async def _given(password: Awaitable[str | None], seconds: float) -> str | None:
         if task is None or task.cancelling():
             raise
         # An awaitable inside the authenticator was cancelled, not the client.
-        raise UsageError("Cannot log on: the authenticator was cancelled. Return a password.") from error
+        raise UsageError(
+            "Cannot log on: the authenticator raised CancelledError. Let it return a password."
+        ) from error
     except GeneratorExit as error:
         if not _is_running(task):
             raise  # The task was discarded with its loop.
         raise UsageError(
-            "Cannot log on: the authenticator raised GeneratorExit. Return a password."
+            "Cannot log on: the authenticator raised GeneratorExit. Let it return a password."
         ) from error
 
 

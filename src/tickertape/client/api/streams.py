@@ -116,7 +116,7 @@ class StreamBase(ABC):
 
     @property
     def as_of(self) -> str | None:
-        """Bookmark of the last message that the result of the query includes. EPOCH if it includes none.
+        """Bookmark of the last message in the log, of any topic, before the query result. EPOCH without one.
 
         The result has the records as they were right after this message. None for a stream without a query.
         """

@@ -277,9 +277,10 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     @property
     def as_of(self) -> str | None:
-        """Bookmark of the last message that the last complete result includes. EPOCH if it includes none.
+        """Bookmark of the last message in the log, of any topic, before the last complete query result.
 
-        The table also has the messages after it. None before the first complete result.
+        The result has the records as they were right after this message. The table also has all later
+        messages. EPOCH if the log had no message. None before the first result is complete.
         """
         return self._state.as_of
 

@@ -146,5 +146,6 @@ def _topic_set(names: frozenset[str], which: str) -> TopicSet:
         return TopicSet(names)
     except BadTopic as error:
         raise BadCommand(
-            f"Cannot log on: the server reported an invalid pattern of {which}. {error}"
+            f"Cannot log on: the server reported an invalid pattern of {which} from its configuration. "
+            f"{error}"
         ) from None

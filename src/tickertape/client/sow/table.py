@@ -104,7 +104,7 @@ class TableState:
         self._checked_keys: SowKeys | None = None
         """Keys of the last checked query."""
         self.as_of: str | None = None
-        """Bookmark of the last message that the last complete result includes. None without one."""
+        """Bookmark of the last message in the log before the last complete result. None without a result."""
         self.results = 0
         """Number of results that have started."""
         self.restarts = 0
@@ -182,7 +182,7 @@ class TableState:
     def end(self, as_of: str, records: int) -> None:
         """Replace all records by the `records` of the complete result.
 
-        `as_of`: bookmark of the last message that the result includes.
+        `as_of`: bookmark of the last message in the log before the result.
         """
         if self._next is None or not records:  # a result without SOW topics has no start
             self._next, self._next_changed = self._empty(), set()
