@@ -15,9 +15,12 @@ from tests.helpers.engine_parts import make_filter_context
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.batch.format import I8
 from tickertape.engine.matching.content_filter import ContentFilter
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sessions.session import Subscriber
+from tickertape.engine.sow.query.column_memory import ColumnMemory
 from tickertape.engine.sow.query.few_records import FewRecords
+from tickertape.engine.sow.query.field_columns import FieldColumns
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
 from tickertape.engine.sow.query.query import QuerySource, StateQuery
 from tickertape.engine.sow.query.record_copy import WantedKeys
@@ -26,7 +29,7 @@ from tickertape.engine.sow.query.record_indexes import RecordIndexes
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.query.result import ResultFrame, ResultFrames
 from tickertape.engine.sow.query.runs import KeyRuns, PositionRuns
-from tickertape.engine.sow.state.delete import DeleteBuilder
+from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind
 from tickertape.engine.sow.state.fold import DeleteRow, Source, StateFold
 from tickertape.engine.sow.state.record_key_index import RecordKeyIndex
 
@@ -75,6 +78,9 @@ class QueryWorld:
         self.indexes = RecordIndexes(index, self.topics) if index else None
         self.record_keys = RecordKeyIndex(self.topics, b"s" * 16)
         self.fold = StateFold(b"s" * 16, index=self.indexes, record_keys=self.record_keys)
+        self.clock = EngineClock()
+        self.column_memory = ColumnMemory(self.clock)
+        self.columns = FieldColumns(self.fold, self.topics, self.column_memory)
         self.position = 0
         self.stamp = 1_000_000
         self.sequences: dict[int, int] = {}
@@ -96,9 +102,11 @@ class QueryWorld:
         start, self.position = self.position, self.position + len(messages)
         self.fold.publish(keys, Source(batch, start, self.position), np.arange(len(messages), dtype=I8))
 
-    def delete(self, keys: Sequence[bytes], publisher: int = 7) -> None:
-        """Commit a delete of records by canonical keys."""
-        builder = DeleteBuilder(self.definition.name, self.definition.key_fingerprint())
+    def delete(
+        self, keys: Sequence[bytes], publisher: int = 7, kind: DeleteKind = DeleteKind.DELETED
+    ) -> None:
+        """Commit a delete or the expiry of records by canonical keys."""
+        builder = DeleteBuilder(self.definition.name, self.definition.key_fingerprint(), kind)
         sequence = self.sequences[publisher] = self.sequences.get(publisher, 0) + 1
         self.stamp += 1
         for key in sorted(set(keys)):
@@ -132,14 +140,18 @@ class QueryWorld:
         only: Sequence[str] | None = None,
         top_n: int | None = None,
         skip_n: int = 0,
+        columns: bool = True,
     ) -> Terms:
+        """Return the terms of a query. `columns`: whether it may use columns."""
         records = self.fold.records
-        content, slots = None, None
+        content, slots, search = None, None, None
         if filter is not None or only is not None:
             chosen = None if only is None else frozenset(only)
             content = RecordFilter(self.content(filter), self.topics, records, chosen)
             if self.indexes is not None and keys is None:
                 slots = self.indexes.candidates(self.content(filter), records.record_count)
+            if slots is None and keys is None and columns:
+                search = self.columns.search(self.content(filter))
         needs = ResultFrames.needs_keys(self.topics) or (content is not None and content.needs_keys)
         passing: RecordFilter | RecordKeyFilter | None = content
         if names:
@@ -147,7 +159,7 @@ class QueryWorld:
             slots = self.record_keys.candidates(names)
         order = RecordSorter(SortOrder.parse(order_by), self.topics, records) if order_by else None
         wanted = None if keys is None else WantedKeys(keys)
-        return Terms(QuerySource(self.fold, passing, wanted, needs, order, slots), top_n, skip_n)
+        return Terms(QuerySource(self.fold, passing, wanted, needs, order, slots, search), top_n, skip_n)
 
     def start(self, terms: Terms) -> StateQuery:
         return StateQuery([terms.source], self.position, terms.top_n, terms.skip_n)

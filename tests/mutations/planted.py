@@ -10,6 +10,7 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 from tests.mutations.planted_archive import ARCHIVE_MUTATIONS
 from tests.mutations.planted_bounds import BOUND_MUTATIONS
+from tests.mutations.planted_columns import COLUMN_MUTATIONS
 from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
@@ -402,6 +403,7 @@ MUTATIONS: Final = (
     *DISK_MUTATIONS,
     *FILTER_MUTATIONS,
     *BOUND_MUTATIONS,
+    *COLUMN_MUTATIONS,
     *SOW_WIRE_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,

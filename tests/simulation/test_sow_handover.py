@@ -20,8 +20,8 @@ from tests.simulation.engine_peer import Heard
 from tests.simulation.journal_world import read_log
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.sow.query import column_memory, field_columns, record_copy
 from tickertape.engine.sow.query import query as query_module
-from tickertape.engine.sow.query import record_copy
 from tickertape.engine.sow.query import result as result_module
 from tickertape.engine.sow.state.delete import DeleteBuilder, decode
 from tickertape.journal.retention import RetentionPolicy
@@ -287,7 +287,13 @@ def _apply(state: dict[tuple[str, int], Heard], row: Row) -> None:
 
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let copies, pieces and frames of results be small, so that the fold continues between them."""
+    """Let copies, columns, pieces and frames of results be small, so that the fold continues between them."""
+    for module in (field_columns, column_memory):
+        monkeypatch.setattr(module, "sow_column_segment_slots", 16)
+    monkeypatch.setattr(field_columns, "sow_column_records_min", 1)
+    monkeypatch.setattr(field_columns, "query_piece_rows_max", 3)
+    monkeypatch.setattr(field_columns, "query_step_keys_max", 4)
+    monkeypatch.setattr(field_columns, "query_step_segments_max", 2)
     monkeypatch.setattr(record_copy, "query_step_slots_max", 7)
     monkeypatch.setattr(record_copy, "query_step_keys_max", 3)
     monkeypatch.setattr(query_module, "query_piece_rows_max", 5)
@@ -308,6 +314,7 @@ def test_results_and_later_messages_are_the_log_in_any_schedule() -> None:
         world.collect()
         world.settle()
         world.check()
+        counts["columns"] += world.broker.states.columns.nbytes > 0
         counts["removed"] += world.broker.retention.removed_segments
         assert len(world.broker.services.records) == 0
         assert not any(open_scans(topic.fold.changes) for topic in world.broker.states.topics)
@@ -317,4 +324,5 @@ def test_results_and_later_messages_are_the_log_in_any_schedule() -> None:
     assert counts["positions"] > 1_000
     assert counts["deleted"] > 20
     assert counts["removed"] > 20
+    assert counts["columns"] > 20, "worlds with columns"
     assert counts[ENDED_EARLY] > 10

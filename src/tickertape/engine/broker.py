@@ -330,6 +330,7 @@ class Broker:
         self._transient.settle()
         self.queues.wake()
         self.states.expiry.wake()
+        self.states.columns.wake()
         self._checkpoints.wake()
         self.state_checkpoints.wake()
         self._commits.wake(now)

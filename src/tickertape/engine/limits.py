@@ -269,6 +269,23 @@ few_records_max: Final = 256
 once."""
 few_records_steps_max: Final = 16
 """Steps that such a query takes at once."""
+"""Values, or tuples of values, that a query looks up in a hash index or compares with a column. A query of
+more reads all records."""
+sow_column_records_min: Final = 4_096
+"""Records of a SOW topic from which on queries make columns of its fields."""
+sow_column_repeat_seconds: Final = 60.0
+"""A field gets a column at its second query within this time. Columns that were used within it stay, unless
+records need the memory."""
+sow_column_unused_seconds: Final = 600.0
+"""A column that no query has used for this time is dropped."""
+sow_columns_bytes_max: Final = 256 * MIB
+"""Memory of all columns, 8 bytes for each slot of a topic and each column. `sow_bytes_max` may leave less."""
+sow_column_paths_max: Final = 1_024
+"""Fields of one SOW topic whose last query is remembered."""
+sow_column_segment_slots: Final = 16_384
+"""Slots of one segment of a column, which is made and brought up to date on its own."""
+query_step_segments_max: Final = 16
+"""Segments of columns that one step of a query compares. It takes about 1 ms for two columns."""
 query_step_groups_max: Final = 64
 """SOW topics whose results one step announces."""
 order_by_fields_max: Final = 16

@@ -2,6 +2,7 @@
 
 Invariants:
 - A message that needs more memory than `bytes_max` leaves is refused before it is accepted.
+- Columns never cause a refusal: they are dropped when records need their memory.
 - Deletes, expiry, and updates that are not larger than their records are never refused.
 - Indexes of record keys use memory that messages leave, and are given up before a message is refused.
 """
@@ -19,17 +20,19 @@ from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import fold_step_rows_max
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.accepted import AcceptedRows, TopicKeys, growth_of
+from tickertape.engine.sow.query.column_memory import ColumnMemory
 from tickertape.engine.sow.state.blocks import lengths_in
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.topic import StateTopic
 
 
 class StateMemory:
-    """The memory of the records of all SOW topics, with keys and indexes. `bytes_max`: its limit.
+    """The memory of the records of all SOW topics, with keys and indexes. `bytes_max`: its limit, which
+    `columns` share.
 
     Logs `sow_full` at the first refusal, and `sow_resumed` when the last refused messages would fit."""
 
-    def __init__(self, accepted: AcceptedRows, outbox: Outbox, bytes_max: int) -> None:
+    def __init__(self, accepted: AcceptedRows, columns: ColumnMemory, outbox: Outbox, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
         """Memory of the folded records."""
@@ -38,6 +41,7 @@ class StateMemory:
         self._needed: int | None = None
         """Memory that the last refused messages need. None while nothing is refused."""
         self._accepted = accepted
+        self._columns = columns
         self._outbox = outbox
         self._sizes: dict[StateFold, int] = {}
 
@@ -57,6 +61,7 @@ class StateMemory:
             size = fold.record_bytes
             self.used += size - self._sizes.get(fold, 0)
             self._sizes[fold] = size
+        self._columns.fit(self.bytes_max - self.expected)
         if self._needed is not None and self.expected + self._needed <= self.bytes_max:
             self._needed = None
             self._outbox.log_event("sow_resumed", True, {"bytes": self.used})

@@ -26,6 +26,7 @@ from tickertape.engine.sow.expiry import RecordExpiry
 from tickertape.engine.sow.log_fold import LogFold
 from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.part_fold import States, own_rows
+from tickertape.engine.sow.query.column_memory import ColumnMemory
 from tickertape.engine.sow.recovery import StatePlan, load_files
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.topic import RowKeys, StateTopic
@@ -87,13 +88,14 @@ class StateRegistry:
         self._journal = journal
         self._throttle = throttle
         self._untidy: dict[StateFold, None] = {}
+        self.columns = ColumnMemory(clock)
         self._topics = {
-            definition.name: StateTopic(definition, filter_context, secret, self._untidy)
+            definition.name: StateTopic(definition, filter_context, secret, self._untidy, self.columns)
             for definition in catalog.sow
         }
         self.accepted_rows = AcceptedRows(journal, clock)
         states = States(self.of, self._topics.get)
-        self.memory = StateMemory(self.accepted_rows, self._outbox, bytes_max)
+        self.memory = StateMemory(self.accepted_rows, self.columns, self._outbox, bytes_max)
         self.fold = LogFold(journal, reads, self.accepted_rows, states, self.memory, self._untidy)
         self.expiry = RecordExpiry(self._topics.values(), writer, clock, self.accepted_rows)
         self._awake: list[LogFold] = []

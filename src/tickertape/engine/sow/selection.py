@@ -73,14 +73,16 @@ class QueryGroup:
             with_keys = with_keys or self.filter.needs_keys
         if sorter is not None:
             with_keys = with_keys or sorter.needs_keys
-        slots = None
+        slots = search = None
         record_keys = self.topic.fold.record_keys
         if wanted is None and keys.names and record_keys is not None:
             slots = record_keys.candidates(keys.names)
         elif wanted is None and self.content is not None and self.topic.indexes is not None:
             most = min(query_index_slots_max, self.topic.fold.records.record_count // 2)
             slots = self.topic.indexes.candidates(self.content, most)
-        return QuerySource(self.topic.fold, passing, wanted, with_keys, sorter, slots)
+        if wanted is None and slots is None and self.content is not None:
+            search = self.topic.columns.search(self.content)
+        return QuerySource(self.topic.fold, passing, wanted, with_keys, sorter, slots, search)
 
     def begin(self, sub_id: str, as_of: str, position: int) -> GroupBegin:
         """Return the start of the group."""

@@ -39,7 +39,7 @@ class SowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     """The records include the messages of the log below this position."""
     memory_bytes: int
-    """Memory of records, bodies, keys and kept changes."""
+    """Memory of records, bodies, keys, columns and kept changes."""
     live_bytes: int
     """Bytes of bodies in blocks that belong to a record. Bodies of at most 12 bytes need no block."""
     block_bytes: int
@@ -51,6 +51,8 @@ class SowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Size of freed blocks that query results still need."""
     index_bytes: int
     """Memory of the key index with the keys."""
+    column_bytes: int
+    """Memory of the columns of fields that filters compare repeatedly."""
     changes_bytes: int
     """Memory of changes that are kept for running queries and checkpoints."""
     deleted: int
@@ -78,13 +80,14 @@ def snapshot(topic: StateTopic, look: CheckpointLook, folded: int, mono: float) 
         key=list(definition.key),
         records=fold.records.record_count,
         position=folded,
-        memory_bytes=fold.nbytes,
+        memory_bytes=fold.nbytes + topic.columns.nbytes,
         live_bytes=live,
         block_bytes=used,
         blocks=blocks.block_count,
         garbage_ratio=round(1 - live / used, 4) if used else 0.0,
         held_bytes=blocks.held_bytes,
         index_bytes=fold.keys.nbytes + fold.index_bytes,
+        column_bytes=topic.columns.nbytes,
         changes_bytes=fold.changes.nbytes,
         deleted=fold.deleted,
         expired=fold.expired,

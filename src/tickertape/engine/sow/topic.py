@@ -18,6 +18,8 @@ from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sessions.session import Subscriber
 from tickertape.engine.sow.accepted_row import AcceptedRow
+from tickertape.engine.sow.query.column_memory import ColumnMemory
+from tickertape.engine.sow.query.field_columns import FieldColumns
 from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFilter
 from tickertape.engine.sow.query.record_indexes import RecordIndexes
 from tickertape.engine.sow.query.record_topics import RecordTopics
@@ -45,7 +47,7 @@ class RowKeys(NamedTuple):
 
 class StateTopic:
     """One SOW topic. `secret` is the secret of the process for hashes of keys. `untidy`: folds that
-    may have care to do."""
+    may have care to do. `column_memory`: the memory of the columns of all SOW topics."""
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class StateTopic:
         filter_context: FilterContext,
         secret: bytes,
         untidy: dict[StateFold, None],
+        column_memory: ColumnMemory,
     ) -> None:
         self.definition = definition
         self.name = definition.name
@@ -71,6 +74,8 @@ class StateTopic:
             if self.searches_keys(self.name)
             else None,
         )
+        self.columns = FieldColumns(self.fold, self._record_topics, column_memory)
+        """Columns of the fields that filters compare repeatedly."""
         self.key_fingerprint = definition.key_fingerprint()
         self.incomplete_because = ""
         """Why the state does not include all messages of the topic, or empty."""

@@ -104,6 +104,16 @@ class ColumnReading:
             yield from reader.columns(left, columns)
         return ValueColumns(columns, readable)
 
+    def read(self, bodies: Sequence[bytes]) -> ValueColumns:
+        """Return the values in `bodies` in one step."""
+        columns = self.columns(bodies)
+        while True:
+            try:
+                next(columns)
+            except StopIteration as end:
+                found: ValueColumns = end.value
+                return found
+
     def _settle(self) -> Iterator[int]:
         """Add readers for the paths without one, extending the last reader if it is not full."""
         if self._readers and self._readers[-1].wanted < paths_per_reader_max:

@@ -150,6 +150,7 @@ _SOW_TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[SowSnapshot], float | N
     ("garbage_ratio", "Part of the used bytes of blocks that no record needs.", lambda t: t.garbage_ratio),
     ("held_bytes", "Freed blocks that query results need.", lambda t: t.held_bytes),
     ("index_bytes", "Memory of the key index and the hash indexes.", lambda t: t.index_bytes),
+    ("column_bytes", "Memory of the columns of fields that filters compare.", lambda t: t.column_bytes),
     ("changes_bytes", "Memory of kept changes.", lambda t: t.changes_bytes),
     ("complete", "1 if the records include all messages.", lambda t: int(t.complete)),
     ("checkpoint_position", "End of the log in the checkpoint.", lambda t: t.checkpoint.position),

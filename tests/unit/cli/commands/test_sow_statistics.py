@@ -25,6 +25,7 @@ ORDERS = SowSnapshot(
     garbage_ratio=0.3333,
     held_bytes=0,
     index_bytes=40_000,
+    column_bytes=0,
     changes_bytes=0,
     deleted=3,
     expired=4,

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.helpers.sow_engine import SowEngine, deleted, expiry_in_flight, publish, rejected, send
+from tests.helpers.sow_peer import QueryWorld
 from tests.simulation.engine_peer import Peer
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.wire.sow_command import SowDelete
@@ -168,6 +169,31 @@ def test_start_above_the_limit_is_reported() -> None:
     assert line.endswith("Messages that need more memory are refused with `sow_full`.")
     assert f"need {world.broker.states.memory.used:,} bytes, and `sow_bytes_max` is {used - 1:,}" in line
     assert len(world.records("orders")) == 100
+
+
+def test_columns_use_only_memory_that_records_leave() -> None:
+    world = QueryWorld(ORDERS, segment_bytes=1 << 22)
+    peer, reader = world.connect("p"), world.reader()
+    publish(peer, [("orders", body(key)) for key in range(5_000)])
+    world.settle()
+    memory, columns = world.broker.states.memory, world.broker.states.columns
+
+    def query(name: str) -> int:
+        reader.query(name, "orders", credit=1 << 20, filter="/id > 4990")
+        world.settle()
+        return len(reader.results[name].records)
+
+    assert [query("first"), query("second"), query("third")] == [9, 9, 9]
+    assert columns.nbytes > 0
+    memory.bytes_max = memory.used + columns.nbytes
+    publish(peer, [("orders", body(key)) for key in range(100)])
+    world.settle()
+    publish(peer, [("orders", body(key)) for key in range(5_000, 5_010)])
+    world.settle()
+    assert columns.nbytes == 0
+    assert (peer.goodbye, memory.refusals) == (None, 0)
+    assert [query("fourth"), query("fifth")] == [19, 19]
+    assert columns.nbytes == 0
 
 
 def updated_during_a_scan() -> tuple[SowEngine, int]:

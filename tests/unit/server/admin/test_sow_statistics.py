@@ -78,6 +78,23 @@ def test_stats_have_records_bytes_and_counters_of_each_sow_topic() -> None:
     assert (orders.records, orders.expired, orders.deleted) == (0, 8, 2)
 
 
+def test_memory_of_a_topic_includes_columns() -> None:
+    world = QueryWorld(ORDERS, segment_bytes=1 << 22)
+    peer, reader = world.connect("p"), world.reader()
+    publish(peer, [("orders", body(key)) for key in range(5_000)])
+    world.settle()
+    (before,) = sow_of(world).topics
+    for name in ("first", "second"):
+        reader.query(name, "orders", credit=1 << 20, filter="/id > 4990")
+        world.settle()
+    (after,) = sow_of(world).topics
+    assert before.column_bytes == 0
+    assert (
+        after.column_bytes == after.memory_bytes - before.memory_bytes == world.broker.states.columns.nbytes
+    )
+    assert after.column_bytes > 5_000 * 8
+
+
 def test_counters_of_records_start_at_zero_after_each_start() -> None:
     world = SowEngine(ORDERS)
     peer = world.connect("p")

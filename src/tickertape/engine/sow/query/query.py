@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -61,6 +61,8 @@ class QuerySource(NamedTuple):
     """None: by position. All sources of a query have the same order, so that their sort keys compare."""
     slots: Int64s | None = None
     """Slots of all records at the position that can pass the filter, ascending. None: unknown."""
+    search: Iterator[Int64s] | None = None
+    """Search for these slots, if they are unknown (`FieldColumns.search`). None: all records."""
 
 
 class StateQuery:
@@ -84,7 +86,13 @@ class StateQuery:
         self._returned = 0
         self._with_keys = any(source.with_keys for source in sources)
         self._copies = [
-            RecordCopy(source.fold, position, source.wanted, source.slots, with_keys=self._with_keys)
+            RecordCopy(
+                source.fold,
+                position,
+                source.wanted,
+                source.search if source.slots is None else source.slots,
+                with_keys=self._with_keys,
+            )
             for source in sources
         ]
         self._copied = 0

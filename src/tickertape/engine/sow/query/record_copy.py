@@ -112,6 +112,9 @@ class WantedKeys:
 class RecordCopy:
     """Copy of the records of one state: all, those with the keys `wanted`, or those in `slots`, ascending.
 
+    An iterator of slots is a search that takes one bounded step for each item. It may leave out slots whose
+    records changed after the copy began.
+
     `position` is the end of a commit up to which the log is folded, with all its changes. Call `step` until
     `over`, and then take the records from `pieces`. `close` may be called at any time.
     """
@@ -121,12 +124,13 @@ class RecordCopy:
         fold: StateFold,
         position: int,
         wanted: WantedKeys | None,
-        slots: Int64s | None = None,
+        slots: Int64s | Iterator[Int64s] | None = None,
         *,
         with_keys: bool,
     ) -> None:
         self._fold = fold
-        self._slots = slots
+        self._slots = slots if isinstance(slots, np.ndarray) else None
+        self._search = None if isinstance(slots, np.ndarray) else slots
         self._wanted = wanted
         self._with_keys = with_keys
         self._end = fold.records.slot_end
@@ -182,6 +186,8 @@ class RecordCopy:
             yield from self._copy_wanted(self._wanted)
         elif self._slots is not None:
             yield from self._copy_some(self._slots)
+        elif self._search is not None:
+            yield from self._copy_found(self._search)
         else:
             yield from self._copy_all()
         assert self._scan is not None
@@ -204,11 +210,26 @@ class RecordCopy:
             yield
 
     def _copy_some(self, slots: Int64s) -> Iterator[None]:
-        records = self._fold.records
         for low in range(0, len(slots), query_step_keys_max):
-            some = slots[low : low + query_step_keys_max]
-            self._add(_Part(0, some, records.live(some), records.rows(some)))
+            self._copy_slots(slots[low : low + query_step_keys_max])
             yield
+
+    def _copy_found(self, search: Iterator[Int64s]) -> Iterator[None]:
+        """Copy the slots of a search, few of them together with those of later steps."""
+        waiting: list[Int64s] = []
+        for found in search:
+            waiting.append(found)
+            if sum(map(len, waiting)) >= query_step_keys_max:
+                self._copy_slots(np.concatenate(waiting))
+                waiting = []
+            yield
+        if waiting:
+            self._copy_slots(np.concatenate(waiting))
+
+    def _copy_slots(self, slots: Int64s) -> None:
+        if len(slots):
+            records = self._fold.records
+            self._add(_Part(0, slots, records.live(slots), records.rows(slots)))
 
     def _copy_wanted(self, wanted: WantedKeys) -> Iterator[None]:
         for number in count():
@@ -217,10 +238,8 @@ class RecordCopy:
                 return
             slots = np.sort(self._fold.keys.find(keys))
             slots = slots[slots.searchsorted(0) :].astype(I8)
-            records = self._fold.records
-            if len(slots):
-                self._add(_Part(0, slots, records.live(slots), records.rows(slots)))
-                self._found.update(slots.tolist())
+            self._copy_slots(slots)
+            self._found.update(slots.tolist())
             yield
 
     def _add(self, part: _Part) -> None:
@@ -238,9 +257,11 @@ class RecordCopy:
     def _undo(self, earlier: EarlierRows) -> None:
         """Undo a piece of changes, whose later pieces are undone."""
         restored = False
+        unfound = np.ones(len(earlier.slots), np.bool_)
         for part in self._parts:
             mine, at = part.changed(earlier.slots)
             if len(at):
+                unfound[mine] = False
                 part.live[at] = earlier.live[mine]
                 part.rows.assign(at, earlier.rows.select(mine))
                 restored = True
@@ -248,6 +269,8 @@ class RecordCopy:
             self._pin(earlier.rows.views)
         if self._wanted is not None:
             self._add_removed(earlier, self._wanted)
+        elif self._search is not None:
+            self._add_earlier(earlier, (unfound & earlier.live).nonzero()[0])
 
     def _add_removed(self, earlier: EarlierRows, wanted: WantedKeys) -> None:
         """Add slots of wanted keys that were removed before the keys were looked up."""
@@ -259,10 +282,13 @@ class RecordCopy:
             for one, slot, key in zip(gone.tolist(), slots.tolist(), fold.keys.keys_of(slots), strict=True)
             if key in wanted and slot not in found
         ]
-        if at:
-            more = np.array(at, I8)
-            found.update(earlier.slots[more].tolist())
-            self._add(_Part(0, earlier.slots[more], earlier.live[more], earlier.rows.select(more)))
+        found.update(earlier.slots[at].tolist())
+        self._add_earlier(earlier, np.array(at, I8))
+
+    def _add_earlier(self, earlier: EarlierRows, at: Int64s) -> None:
+        """Add rows before a piece of changes whose slots are in no part."""
+        if len(at):
+            self._add(_Part(0, earlier.slots[at], earlier.live[at], earlier.rows.select(at)))
 
     def _collect(self, part: _Part) -> Iterator[None]:
         """Add the records of a part to the pieces, with their keys."""

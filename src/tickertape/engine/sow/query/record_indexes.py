@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 from typing import Final
@@ -20,7 +20,7 @@ from tickertape.engine.limits import query_index_buckets_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.hash_index import ANY_VALUE, Bucket, HashIndex, short, value_of
-from tickertape.filter.index.columns import ColumnReading, ValueColumns
+from tickertape.filter.index.columns import ColumnReading
 from tickertape.filter.index.terms import terms_of
 from tickertape.filter.language.ast import Literal
 from tickertape.payload import message_type
@@ -90,7 +90,7 @@ class RecordIndexes:
             for _, index in self._indexes:
                 index.put(slots, [None] * len(slots))
             return
-        columns = _end_of(reading.columns(bodies))
+        columns = reading.read(bodies)
         if columns.readable is not None:
             unread = [slot for slot, good in zip(slots, columns.readable.tolist(), strict=True) if not good]
             slots = [slot for slot, good in zip(slots, columns.readable.tolist(), strict=True) if good]
@@ -140,12 +140,3 @@ def _buckets(columns: list[list[Bucket]]) -> list[Bucket]:
     return [
         None if None in row else ANY_VALUE if ANY_VALUE in row else row for row in zip(*columns, strict=True)
     ]
-
-
-def _end_of(columns: Generator[int, None, ValueColumns]) -> ValueColumns:
-    while True:
-        try:
-            next(columns)
-        except StopIteration as end:
-            found: ValueColumns = end.value
-            return found

@@ -135,6 +135,10 @@ class RecordColumns:
         views: Views = self._columns[0].take(at, axis=0)
         return views
 
+    def positions(self, low: int, high: int) -> Int64s:
+        """Return the positions of the rows from `low` to `high`."""
+        return self._columns[1][low:high].copy()
+
     def view(self, at: int) -> View:
         """Return the view of one row."""
         views = self._columns[0]
@@ -159,6 +163,11 @@ class RecordTable:
         self.record_count = 0
         self.slot_end = 0
         """One above the highest slot that was ever used."""
+        self.position_end = 0
+        """One above the highest position of a record that was ever put."""
+        self.late_puts = 0
+        """Puts of records below `position_end`. Without them, a record that was put after the table had some
+        `position_end` is at or above it."""
         self._capacity = sow_growth_rows
         self._columns = RecordColumns(self._capacity, expires=expires)
         self._live = np.zeros(self._capacity, np.bool_)
@@ -194,6 +203,7 @@ class RecordTable:
         if not len(slots):
             return Replaced(np.zeros(0, np.bool_), np.zeros((0, 2), U8))
         self.reserve(int(slots.max()) + 1)
+        self._note_positions(int(rows.positions.min()), int(rows.positions.max()))
         replaced = Replaced(self._live[slots], self._columns.views(slots))
         self._columns.set(slots, rows)
         self._live[slots] = True
@@ -204,6 +214,7 @@ class RecordTable:
     def put_one(self, slot: int, row: RecordRow) -> View:
         """Set the record of one slot. Return the previous view, or the empty one."""
         self.reserve(slot + 1)
+        self._note_positions(row.position, row.position)
         view = self._columns.view(slot)
         self._columns.set_row(slot, row)
         if not self._live.item(slot):
@@ -211,6 +222,11 @@ class RecordTable:
             self._live[slot] = True
         self.blocks.claim_one(row.view, slot)
         return view
+
+    def _note_positions(self, first: int, last: int) -> None:
+        if first < self.position_end:
+            self.late_puts += 1
+        self.position_end = max(self.position_end, last + 1)
 
     def drop(self, slots: Int64s) -> Replaced:
         """Remove the records of distinct slots, and return them. Their bodies are not dropped."""
@@ -243,6 +259,11 @@ class RecordTable:
     def live_slots(self, low: int, high: int) -> Int64s:
         """Return the slots from `low` to `high` that have a record, ascending."""
         return self._live[low:high].nonzero()[0] + low
+
+    def changed_slots(self, low: int, high: int, position: int) -> Int64s:
+        """Return the slots from `low` to `high` with a record at or above a position, ascending."""
+        changed = self._columns.positions(low, high) >= position
+        return (changed & self._live[low:high]).nonzero()[0] + low
 
     def copy_range(self, low: int, high: int) -> SlotRange:
         """Return the records of the slots from `low` to `high`, or to the highest used one."""
