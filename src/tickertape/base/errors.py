@@ -154,7 +154,10 @@ class PublishRejected(UsageError):
 
 
 class PublisherTakenOver(UsageError):
-    """Another process published under this client name. The log may have unacknowledged messages, or not."""
+    """Another process published under this client name.
+
+    It is unknown whether the server stored the unacknowledged messages of this client.
+    """
 
 
 class TransactionTooLarge(UsageError, ValueError):

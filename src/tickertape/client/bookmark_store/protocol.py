@@ -19,8 +19,8 @@ from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 class RecoveryPointAdapter(Protocol):
     """Storage of recovery points in addition to a bookmark store. A store makes one call at a time.
 
-    An adapter that publishes with a client must have that client as its attribute `client`. The client that
-    uses the bookmark store raises `UsageError` if it is this `client`.
+    An adapter that publishes needs a separate client for this, in its attribute `client`. A client raises
+    `UsageError` for a bookmark store whose adapter publishes with the same client.
 
     An adapter may also have `offer`, which stores then call instead of `update` (see
     `ConflatingRecoveryPointAdapter`). Stores call its `purge` and `close` at any time, also during `offer`.
@@ -92,7 +92,8 @@ class BookmarkStore(Protocol):
         """Return whether the message was discarded, or is too old to be delivered.
 
         A message is too old if the store has not recorded it, but has recorded a later message of its
-        publisher. `log` also drops messages that it has already accepted since the last call of `resumed`.
+        publisher. The method `log` drops these messages, and also repeated messages: those that it has
+        accepted since the last call of `resumed`.
         """
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
