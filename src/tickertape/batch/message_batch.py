@@ -555,7 +555,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     @property
     def bookmark(self) -> str | None:
         """Bookmark (`publisher|sequence|`) of a message from a bookmark subscription, a queue or a query,
-        otherwise None.
+        otherwise None. Messages of non-persistent topics have none.
 
         A record has the bookmark of the message that last changed the record. `group_begin` and `group_end`
         have the bookmark of the last message in the log before the result.
@@ -563,16 +563,17 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):
             return None
-        return self.batch.bookmark(self.index)
+        return self.batch.bookmark(self.index) if self.sequence else None
 
     @property
     def timestamp(self) -> datetime | None:
         """Time when the server accepted the message (a `datetime` in UTC).
 
-        None if the subscription did not request timestamps (`timestamp=True`).
+        None if the subscription did not request timestamps (`timestamp=True`), and for messages of
+        non-persistent topics.
         """
         context = self.batch.context
-        if context is None or not context.with_timestamp:
+        if context is None or not context.with_timestamp or not self.batch.timestamp(self.index):
             return None
         return _EPOCH + timedelta(microseconds=self.batch.timestamp(self.index))
 

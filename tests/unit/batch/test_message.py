@@ -59,6 +59,15 @@ def test_bookmarks_are_omitted_unless_asked_for() -> None:
     assert (first.command, first.sub_id) == ("sow", "sub-1")
 
 
+def test_message_of_a_non_persistent_topic_has_no_bookmark_and_no_timestamp() -> None:
+    builder = BatchBuilder()
+    builder.add("plain", b"1")
+    delivered = builder.build()
+    delivered.context = Context(with_bookmark=True, with_timestamp=True)
+    (message,) = delivered
+    assert (message.bookmark, message.timestamp) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("data", "body"),
     [
