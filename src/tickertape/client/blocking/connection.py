@@ -238,7 +238,7 @@ class SocketConnection:
             if not self._reading.acquire(blocking=False):
                 return
             self._watch(answering=True)
-            while not done() and self._read_answer(done, deadline):
+            while not (self._gone or done()) and self._read_answer(done, deadline):
                 pass
             self._watch(answering=False)
             self._reading.release()

@@ -280,3 +280,20 @@ def test_read_until_returns_at_the_end_of_the_connection() -> None:
     assert driver.ended.wait(10)
     assert "the connection to 'test' was closed by the server. Connect again." in str(driver.error)
     link.thread.join()
+
+
+def test_read_until_leaves_the_buffer_of_the_next_connection_alone_after_the_end() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    theirs.close()
+    assert driver.ended.wait(10)
+    link.thread.join()
+    asked: list[str] = []
+
+    def buffer() -> memoryview:
+        asked.append("buffer")
+        return memoryview(bytearray(1))
+
+    driver.buffer = buffer  # type: ignore[method-assign]
+    link.read_until(lambda: False, time.monotonic() + 10)
+    assert asked == []
