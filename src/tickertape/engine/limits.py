@@ -263,14 +263,13 @@ record_key_scalar_max: Final = 64
 query_index_slots_max: Final = 1 << 20
 """Records that a query takes from a hash index. A query of more reads all records."""
 query_index_buckets_max: Final = 1_024
-"""Values, or tuples of values, that a query looks up in a hash index. A query of more reads all records."""
+"""Values, or tuples of values, that a query looks up in a hash index or compares with a column. A query of
+more reads all records."""
 few_records_max: Final = 256
 """Records that a query examines, of at most `query_piece_bytes_max` together, to take several steps at
 once."""
 few_records_steps_max: Final = 16
 """Steps that such a query takes at once."""
-"""Values, or tuples of values, that a query looks up in a hash index or compares with a column. A query of
-more reads all records."""
 sow_column_records_min: Final = 4_096
 """Records of a SOW topic from which on queries make columns of its fields."""
 sow_column_repeat_seconds: Final = 60.0

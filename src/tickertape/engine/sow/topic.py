@@ -70,9 +70,7 @@ class StateTopic:
             life_ms=life if isinstance(life, int) else 0,
             untidy=untidy,
             index=self.indexes,
-            record_keys=RecordKeyIndex(self._record_topics, secret)
-            if self.searches_keys(self.name)
-            else None,
+            record_keys=self._record_key_index(secret),
         )
         self.columns = FieldColumns(self.fold, self._record_topics, column_memory)
         """Columns of the fields that filters compare repeatedly."""
