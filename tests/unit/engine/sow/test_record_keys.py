@@ -143,6 +143,21 @@ def test_other_queries_take_turns_with_the_build_of_an_index(monkeypatch: pytest
     assert peer.results["q"].bodies == [body(5)]
 
 
+def test_queries_that_arrive_together_build_one_step_of_the_index(
+    monkeypatch: pytest.MonkeyPatch, computed: list[bytes]
+) -> None:
+    monkeypatch.setattr(record_key_index, "record_key_step_max", 10)
+    world, _, peer = world_of()
+    frozen = world.now()
+    monkeypatch.setattr(world, "now", lambda: frozen)
+    names = [f"q{number}" for number in range(50)]
+    for key, name in enumerate(names):
+        peer.query(name, "orders", keys=(name_of(key),))
+    assert len(computed) == 10
+    world.settle()
+    assert [peer.results[name].bodies for name in names] == [[body(key)] for key in range(50)]
+
+
 def test_query_that_ends_during_the_build_of_an_index_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_key_index, "record_key_step_max", 10)
     world, _, peer = world_of()
