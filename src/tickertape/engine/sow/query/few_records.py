@@ -77,6 +77,8 @@ class FewRecords:
             found = found.some(order[self._part])
         elif self._part != _ALL:
             found = found.part(self._part.start, self._part.stop)
+        if len(found.rows.positions) < len(self._found.rows.positions):
+            self._pin.narrow(found.rows.views)
         self._found = found
         self.over = True
 

@@ -19,6 +19,7 @@ from tickertape.engine.limits import (
     query_step_slots_max,
 )
 from tickertape.engine.sow.query import record_copy
+from tickertape.engine.sow.query.few_records import few_records
 from tickertape.engine.sow.query.query import QuerySource, StateQuery
 from tickertape.engine.sow.state.change import ChangeLog
 from tickertape.engine.sow.state.records import RecordRows
@@ -256,6 +257,28 @@ def test_blocks_without_a_body_of_the_result_are_not_pinned() -> None:
         world.publish([(number, body(number))])
     assert world.fold.records.blocks.held_bytes == 1 << 20
     assert ids(world.answer(query).bodies) == [39]
+    assert world.fold.records.blocks.held_bytes == 0
+
+
+@pytest.mark.parametrize(("filter", "top_n"), [("/id = 39", None), (None, 1)])
+def test_query_of_few_records_pins_no_block_without_a_body_of_its_result(
+    filter: str | None, top_n: int | None
+) -> None:
+    world = QueryWorld()
+    pad = "x" * 900
+    for number in range(40):
+        world.publish([(number, body(number, pad=pad))])
+        world.publish([(f"other{number}", body(number, pad="x" * 500_000))])  # fills the block
+    keys = [encode_key(number) for number in range(40)]
+    query = few_records(world.terms(filter, keys=keys).source, world.position, top_n)
+    assert query is not None
+    query.step()
+    for number in range(40):
+        world.publish([(number, body(number)), (f"other{number}", body(number))])
+    while world.fold.has_care:
+        world.fold.care()
+    assert world.fold.records.blocks.held_bytes == 1 << 20
+    assert ids(world.answer(query).bodies) == [39 if filter else 0]
     assert world.fold.records.blocks.held_bytes == 0
 
 
