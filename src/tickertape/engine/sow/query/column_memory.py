@@ -99,7 +99,7 @@ class ColumnMemory:
         segment = column.segments.get(number)
         if segment is None and not column.dropped:
             segment = Segment(column.dtype)
-            if not self._make_room(segment.values.nbytes):
+            if not self._make_room(segment.values.nbytes) or column.dropped:
                 return None
             column.segments[number] = segment
             self.grow(column, segment.values.nbytes)

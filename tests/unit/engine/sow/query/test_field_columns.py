@@ -187,6 +187,17 @@ def test_column_replaces_only_columns_without_recent_use(monkeypatch: pytest.Mon
     assert selected(world, "/price > 2000") == 999
 
 
+def test_column_that_is_dropped_for_its_own_segment_keeps_no_memory() -> None:
+    world = world_of()
+    memory, column = world.column_memory, column_memory.Column("<i8", 0)
+    memory.fit(SEGMENT_BYTES)
+    assert memory.add(column, 1)
+    assert memory.segment(column, 0) is not None
+    world.clock.mono += sow_column_repeat_seconds + 1
+    assert memory.segment(column, 1) is None
+    assert (column.dropped, column.segments, memory.nbytes) == (True, {}, 0)
+
+
 def test_memory_that_records_need_is_freed_also_during_a_search() -> None:
     world = world_of()
     selected(world, "/qty > 8 AND /price > 100")
