@@ -238,7 +238,7 @@ class SocketConnection:
             if not self._reading.acquire(blocking=False):
                 return
             self._watch(answering=True)
-            while not (self._gone or done()) and self._read_answer(done, deadline):
+            while not (self._over or done()) and self._read_answer(done, deadline):
                 pass
             self._watch(answering=False)
             self._reading.release()
@@ -330,11 +330,18 @@ class SocketConnection:
                 ended = happened & (select.EPOLLHUP | select.EPOLLERR)
                 if happened & ~select.EPOLLOUT and self._reading.acquire(blocking=bool(ended)):
                     try:
-                        end = self._read()
+                        end = self._why if self._over else self._read()
                     finally:
                         self._reading.release()
                     if end is not None:
                         return end
+
+    @property
+    def _over(self) -> bool:
+        """Whether no more bytes may be processed. The caller holds `_reading`.
+
+        An interrupted read has processed a part of its bytes, so the bytes after them have no meaning."""
+        return self._gone or self._consuming
 
     def _read(self) -> Disconnected | None:
         """Process all bytes that the socket has. Returns the error when the connection ended."""

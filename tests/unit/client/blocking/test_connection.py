@@ -297,3 +297,32 @@ def test_read_until_leaves_the_buffer_of_the_next_connection_alone_after_the_end
     driver.buffer = buffer  # type: ignore[method-assign]
     link.read_until(lambda: False, time.monotonic() + 10)
     assert asked == []
+
+
+def test_bytes_after_an_interrupted_read_are_not_processed() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    counts: list[int] = []
+
+    def interrupted(count: int) -> float | None:
+        counts.append(count)
+        if len(counts) == 1:
+            raise KeyboardInterrupt
+        return None
+
+    driver.arrived = interrupted  # type: ignore[method-assign]
+    answers = [bytes(2_500)]
+
+    def done() -> bool:
+        if answers:
+            theirs.sendall(answers.pop())
+        return False
+
+    with theirs:
+        with pytest.raises(KeyboardInterrupt):
+            link.read_until(done, time.monotonic() + 10)
+        link.read_until(done, time.monotonic() + 10)
+        assert driver.ended.wait(10)
+    link.thread.join()
+    assert counts == [1_000]
+    assert "interrupted" in str(driver.error)
