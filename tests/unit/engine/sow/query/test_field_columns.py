@@ -187,7 +187,7 @@ def test_column_replaces_only_columns_without_recent_use(monkeypatch: pytest.Mon
     assert selected(world, "/price > 2000") == 999
 
 
-def test_column_that_is_dropped_for_its_own_segment_keeps_no_memory() -> None:
+def test_column_dropped_by_the_need_of_a_segment_keeps_no_memory() -> None:
     world = world_of()
     memory, column = world.column_memory, column_memory.Column("<i8", 0)
     memory.fit(SEGMENT_BYTES)

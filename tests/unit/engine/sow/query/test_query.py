@@ -261,9 +261,7 @@ def test_blocks_without_a_body_of_the_result_are_not_pinned() -> None:
 
 
 @pytest.mark.parametrize(("filter", "top_n"), [("/id = 39", None), (None, 1)])
-def test_query_of_few_records_pins_no_block_without_a_body_of_its_result(
-    filter: str | None, top_n: int | None
-) -> None:
+def test_query_of_few_records_pins_only_blocks_of_the_result(filter: str | None, top_n: int | None) -> None:
     world = QueryWorld()
     pad = "x" * 900
     for number in range(40):
