@@ -88,9 +88,11 @@ def test_deltas_have_changes_only_and_become_a_base_above_half_of_the_base() -> 
 
 
 def test_deleted_keys_above_the_memory_make_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, _ = filled()
+    world, peer = filled()
     monkeypatch.setattr(world.state("orders").fold.deleted_keys, "_bytes_max", 500)
     delete(world, 1, 2, 3, 4)
+    publish(peer, [("orders", body(5, 1))])
+    world.settle()
     interval(world)
     assert names(world) == ["base", "manifest"]
     assert world.broker.state_checkpoints.written == 3
