@@ -75,17 +75,6 @@ SOW_RULE_MUTATIONS: Final = (
         "DecisionKind.RECORD if record is entered else DecisionKind.NONE",
     ),
     Mutation(
-        "a dead record is dropped before the messages that lost against it",
-        _CANDIDATES,
-        "        if highest is not None and highest.position < stable and len(others) == 1:\n"
-        "            others.clear()\n",
-        "        if highest is not None and highest.position < stable:\n"
-        "            del others[highest.publisher]\n",
-        ("property/test_sow_candidates.py",),
-        promise="invariant 1",
-        tier="property",
-    ),
-    Mutation(
         "the messages of one run have one rank",
         _CANDIDATES,
         "    rank = Rank(row.stamp, row.log, row.publisher, row.sequence)\n",
