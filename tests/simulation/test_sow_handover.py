@@ -20,7 +20,7 @@ from tests.simulation.engine_peer import Heard
 from tests.simulation.journal_world import read_log
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.sow_definition import SowDefinition
-from tickertape.engine.sow.query import column_memory, field_columns, record_copy
+from tickertape.engine.sow.query import column_memory, few_records, field_columns, record_copy
 from tickertape.engine.sow.query import query as query_module
 from tickertape.engine.sow.query import result as result_module
 from tickertape.engine.sow.state.delete import DeleteBuilder, decode
@@ -290,6 +290,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let copies, columns, pieces and frames of results be small, so that the fold continues between them."""
     for module in (field_columns, column_memory):
         monkeypatch.setattr(module, "sow_column_segment_slots", 16)
+    monkeypatch.setattr(few_records, "few_records_max", 3)
     monkeypatch.setattr(field_columns, "sow_column_records_min", 1)
     monkeypatch.setattr(field_columns, "query_piece_rows_max", 3)
     monkeypatch.setattr(field_columns, "query_step_keys_max", 4)
@@ -324,5 +325,5 @@ def test_results_and_later_messages_are_the_log_in_any_schedule() -> None:
     assert counts["positions"] > 1_000
     assert counts["deleted"] > 20
     assert counts["removed"] > 20
-    assert counts["columns"] > 10, "worlds with columns"
+    assert counts["columns"] > 20, "worlds with columns"
     assert counts[ENDED_EARLY] > 10
