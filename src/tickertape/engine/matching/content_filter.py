@@ -23,6 +23,8 @@ from tickertape.filter.batch_filter import (
     piece_end,
     rows_by_type,
 )
+from tickertape.filter.index.terms import Terms, terms_of
+from tickertape.filter.language.ast import Literal
 from tickertape.filter.limits import filter_piece_steps_max
 from tickertape.payload import message_type, parse_select
 
@@ -135,6 +137,22 @@ class ContentFilter:
         """Return the filter for messages of a type."""
         assert self._filter is not None
         return self._filter.filter_of(name)
+
+    def required(self) -> Terms:
+        """Return conditions on fields that each message that passes fulfils, whatever its type is.
+
+        No message passes the filter of a type that is a false constant. Without a filter, or if the filters
+        of two types require different values, there are none."""
+        found: Terms | None = None
+        for name in self.types:
+            tree = self.filter_of(name).tree
+            if isinstance(tree, Literal) and not tree.value:
+                continue
+            terms = terms_of(tree)
+            if found is not None and (found.choices, found.intervals) != (terms.choices, terms.intervals):
+                return Terms()
+            found = terms
+        return found or Terms()
 
     def count_unreadable(self, bodies: int) -> None:
         """Count bodies that could not be read."""

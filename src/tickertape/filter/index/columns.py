@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import compress
 from math import nan
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -54,6 +54,18 @@ class ColumnReading:
         """Paths without a reader."""
         self._alone: dict[tuple[Path, ...], FieldReader] = {}
         self.readers_made = 0
+
+    @classmethod
+    def of(cls, type: MessageType, paths: Iterable[Path]) -> Self | None:
+        """Return a reading of fixed paths. None: bodies of the type cannot have some of them."""
+        reading = cls(type)
+        try:
+            for path in paths:
+                type.reader([path])
+                reading.add(path)
+        except BadPath:
+            return None
+        return reading
 
     def __len__(self) -> int:
         return len(self._reader_of) + len(self._new)

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from tickertape.base.errors import BadPath
 from tickertape.batch.format import I8, Bools, Int64s
 from tickertape.engine.limits import (
     query_index_buckets_max,
@@ -38,8 +37,7 @@ from tickertape.engine.sow.state.blocks import lengths_in
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.filter.functions.values import NUMBER_STARTS, key, scalar
 from tickertape.filter.index.columns import ColumnReading, ValueColumns
-from tickertape.filter.index.terms import EqualityTerm, terms_of
-from tickertape.filter.language.ast import Literal
+from tickertape.filter.index.terms import EqualityTerm
 from tickertape.payload import message_type
 from tickertape.payload.paths import Path
 
@@ -248,13 +246,8 @@ class FieldColumns:
         """Return the reading of fields from bodies of a type. None: the type cannot have some of them."""
         reading = self._readings.get((type_name, paths))
         if reading is None:
-            kind = message_type(type_name)
-            reading = ColumnReading(kind)
-            try:
-                for path in paths:
-                    kind.reader([path])
-                    reading.add(path)
-            except BadPath:
+            reading = ColumnReading.of(message_type(type_name), paths)
+            if reading is None:
                 return None
             if len(self._readings) == _READINGS_MAX:
                 del self._readings[next(iter(self._readings))]
@@ -289,11 +282,7 @@ def _mask(group: Group, number: int, count: int) -> Bools | None:
 def _conditions(content: ContentFilter) -> list[list[Condition]]:
     """Return the conditions of a filter that columns can decide. For each record that passes, one of
     each list is true."""
-    trees = [content.filter_of(name).tree for name in content.types]
-    tree = next((tree for tree in trees if not isinstance(tree, Literal)), None)
-    if tree is None:
-        return []
-    terms = terms_of(tree)
+    terms = content.required()
     found: list[list[Condition]] = [
         [NumberRange(ColumnName(one.path, True), one.low, one.high)] for one in terms.intervals
     ]

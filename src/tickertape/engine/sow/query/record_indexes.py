@@ -14,15 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from tickertape.base.errors import BadPath
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import query_index_buckets_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.hash_index import ANY_VALUE, Bucket, HashIndex, short, value_of
 from tickertape.filter.index.columns import ColumnReading
-from tickertape.filter.index.terms import terms_of
-from tickertape.filter.language.ast import Literal
 from tickertape.payload import message_type
 from tickertape.payload.paths import Path, parse_path
 
@@ -70,7 +67,11 @@ class RecordIndexes:
         """Return the slots whose records may pass the filter, ascending.
 
         None without an index for it, or if they are more than `most`."""
-        wanted = self._equalities(content)
+        wanted: dict[Path, set[Bucket]] = {
+            choice[0].path: {*map(short, choice[0].keys)}
+            for choice in content.required().choices
+            if len(choice) == 1
+        }
         best: tuple[int, HashIndex, list[Bucket]] | None = None
         for paths, index in self._indexes:
             values = [wanted.get(path, _NO_VALUES) for path in paths]
@@ -102,35 +103,8 @@ class RecordIndexes:
 
     def _reading(self, type_name: str) -> ColumnReading | None:
         if type_name not in self._readings:
-            kind = message_type(type_name)
-            reading = ColumnReading(kind)
-            try:
-                for path in self._paths:
-                    kind.reader([path])
-                    reading.add(path)
-                self._readings[type_name] = reading
-            except BadPath:
-                self._readings[type_name] = None
+            self._readings[type_name] = ColumnReading.of(message_type(type_name), self._paths)
         return self._readings[type_name]
-
-    def _equalities(self, content: ContentFilter) -> dict[Path, set[Bucket]]:
-        """Return the fields that the filter requires to have one of some values, and these values."""
-        found: dict[Path, set[Bucket]] | None = None
-        for type_name, reading in self._readings.items():
-            if content.filter is None or reading is None:
-                continue
-            tree = content.filter_of(type_name).tree
-            if isinstance(tree, Literal) and not tree.value:
-                continue  # no message of the type passes
-            equal: dict[Path, set[Bucket]] = {
-                choice[0].path: {*map(short, choice[0].keys)}
-                for choice in terms_of(tree).choices
-                if len(choice) == 1
-            }
-            if found is not None and found != equal:
-                return {}
-            found = equal
-        return found or {}
 
 
 def _buckets(columns: list[list[Bucket]]) -> list[Bucket]:
