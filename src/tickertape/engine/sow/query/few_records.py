@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from tickertape.base.interfaces import Buffer
-from tickertape.batch.format import I8, U8, Int64s, UInt64s
+from tickertape.batch.format import I8, Int64s, UInt64s
 from tickertape.engine.limits import few_records_max, query_piece_bytes_max
 from tickertape.engine.sow.query.query import QuerySource
 from tickertape.engine.sow.query.record_copy import FoundRecords
@@ -20,12 +20,7 @@ from tickertape.engine.sow.state.blocks import Views, lengths_in
 from tickertape.engine.sow.state.records import RecordRows
 
 _ALL: Final = slice(0, None)
-_NONE: Final = FoundRecords(
-    RecordRows(
-        np.zeros((0, 2), U8), np.zeros(0, I8), np.zeros(0, I8), np.zeros(0, np.uint32), np.zeros(0, U8)
-    ),
-    [],
-)
+_NONE: Final = FoundRecords(RecordRows.empty(0), [])
 
 
 class FewRecords:
@@ -84,7 +79,7 @@ class FewRecords:
 
     @property
     def exhausted(self) -> bool:
-        """Whether `take` returns no more records."""
+        """Whether `take` is known to return no more records."""
         return self._taken == len(self._found.rows.positions)
 
     def take(self, count: int) -> FoundRecords:

@@ -90,7 +90,8 @@ class StateQuery:
                 source.fold,
                 position,
                 source.wanted,
-                source.search if source.slots is None else source.slots,
+                source.slots,
+                source.search,
                 with_keys=self._with_keys,
             )
             for source in sources
@@ -120,6 +121,11 @@ class StateQuery:
     def over(self) -> bool:
         """Whether all records are selected and sorted, so that `take` returns them."""
         return self._closed or (self._sorted and not self._skip)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether `take` is known to return no more records."""
+        return self._closed
 
     @property
     def nbytes(self) -> int:

@@ -110,10 +110,11 @@ class WantedKeys:
 
 
 class RecordCopy:
-    """Copy of the records of one state: all, those with the keys `wanted`, or those in `slots`, ascending.
+    """Copy of the records of one state: all, those with the keys `wanted`, those in `slots`, ascending, or
+    those that `search` finds.
 
-    An iterator of slots is a search that takes one bounded step for each item. It may leave out slots whose
-    records changed after the copy began.
+    A search takes one bounded step for each item. It may leave out slots whose records changed after the copy
+    began.
 
     `position` is the end of a commit up to which the log is folded, with all its changes. Call `step` until
     `over`, and then take the records from `pieces`. `close` may be called at any time.
@@ -124,13 +125,14 @@ class RecordCopy:
         fold: StateFold,
         position: int,
         wanted: WantedKeys | None,
-        slots: Int64s | Iterator[Int64s] | None = None,
+        slots: Int64s | None = None,
+        search: Iterator[Int64s] | None = None,
         *,
         with_keys: bool,
     ) -> None:
         self._fold = fold
-        self._slots = slots if isinstance(slots, np.ndarray) else None
-        self._search = None if isinstance(slots, np.ndarray) else slots
+        self._slots = slots
+        self._search = search if slots is None and wanted is None else None
         self._wanted = wanted
         self._with_keys = with_keys
         self._end = fold.records.slot_end

@@ -80,7 +80,7 @@ class ResultFrames:
     @property
     def over(self) -> bool:
         """Whether `next` is known to return None."""
-        return self._waiting is None and isinstance(self._query, FewRecords) and self._query.exhausted
+        return self._waiting is None and self._query.exhausted
 
     def next(self) -> ResultFrame | None:
         """Return the next frame, or None at the end of the result. Bounded by the size of a frame."""

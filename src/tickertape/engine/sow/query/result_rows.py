@@ -77,14 +77,14 @@ class ResultRows:
         keys = self.keys
         some = [keys[at] for at in numbers.tolist()] if keys else []
         if not len(numbers):
-            return FoundRecords(_empty(0), some)
+            return FoundRecords(RecordRows.empty(0), some)
         if len(self._chunks) == 1:
             return _of_chunk(self._chunks[0], numbers)._replace(keys=some)
         chunk_of = self._ends.searchsorted(numbers, "right")
         used = np.bincount(chunk_of).nonzero()[0].tolist()
         if len(used) == 1:
             return _of_chunk(self._chunks[used[0]], numbers)._replace(keys=some)
-        rows = _empty(len(numbers))
+        rows = RecordRows.empty(len(numbers))
         sources = None if self._chunks[0].sources is None else np.empty(len(numbers), np.uint16)
         for number in used:
             at = (chunk_of == number).nonzero()[0]
@@ -103,7 +103,7 @@ class ResultRows:
     def _add_chunk(self, end: int, *, sources: bool) -> None:
         first = self.count if not self._chunks else self._chunks[-1].end
         rows = max(_FIRST_ROWS, min(max(first, query_run_rows_max if first else end), query_chunk_rows_max))
-        chunk = _Chunk(first, _empty(rows), np.empty(rows, np.uint16) if sources else None)
+        chunk = _Chunk(first, RecordRows.empty(rows), np.empty(rows, np.uint16) if sources else None)
         self._chunks.append(chunk)
         self._ends = np.append(self._ends, chunk.end)
 
@@ -115,14 +115,3 @@ def _of_chunk(chunk: _Chunk, numbers: Int64s) -> FoundRecords:
         views.take(at, axis=0), positions.take(at), stamps.take(at), publishers.take(at), sequences.take(at)
     )
     return FoundRecords(rows, [], None if chunk.sources is None else chunk.sources.take(at))
-
-
-def _empty(count: int) -> RecordRows:
-    """Return rows without values, whose memory is not touched."""
-    return RecordRows(
-        np.empty((count, 2), np.uint64),
-        np.empty(count, I8),
-        np.empty(count, I8),
-        np.empty(count, np.uint32),
-        np.empty(count, np.uint64),
-    )

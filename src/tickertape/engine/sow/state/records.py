@@ -41,6 +41,17 @@ class RecordRows(NamedTuple):
     lives: Int64s | None = None
     """Lifetimes of the messages in milliseconds, 0 = none. None on a topic without expiration."""
 
+    @classmethod
+    def empty(cls, count: int) -> RecordRows:
+        """Return rows without values and lives, whose memory is not touched."""
+        return cls(
+            np.empty((count, 2), U8),
+            np.empty(count, I8),
+            np.empty(count, I8),
+            np.empty(count, np.uint32),
+            np.empty(count, U8),
+        )
+
     def select(self, at: Int64s | slice) -> RecordRows:
         """Return some of the rows."""
         return RecordRows(
