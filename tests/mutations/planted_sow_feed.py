@@ -162,8 +162,8 @@ SOW_FEED_MUTATIONS: Final = (
     Mutation(
         "small queries that arrive together are executed in one step",
         "engine/sow/queries.py",
-        " and self._clock.mono != self._begun_at:\n",
-        ":\n",
+        "        if self._clock.mono == self._stepped_at:\n",
+        "        if self._clock.mono is self:\n",
         ("unit/engine/sow/test_small_queries.py",),
         promise="R12",
         tier="unit",

@@ -36,10 +36,9 @@ class RecordQueries:
         self._of_connection: dict[int, dict[SowFeed, None]] = {}
         self._early: dict[SowFeed, None] = {}
         """Queries that may start, in the order of their requests or preparations."""
-        self._prepared_at: float | None = None
-        """Time (monotonic) of the last step of a preparation that is not over, in the step of its request."""
-        self._begun_at: float | None = None
-        """Time (monotonic) of the last query that began in the step of its request."""
+        self._stepped_at: float | None = None
+        """Time (monotonic) of the last query that took a step in that of its request. Only one does for each
+        reading of the clock: many requests that arrive together take turns."""
         self._ready: list[LogFold] = []
         """Not empty while `folded` may start a query."""
         self._run_queue: FairQueue[SowFeed] = FairQueue()
@@ -67,15 +66,12 @@ class RecordQueries:
         feed.requested_at = self._clock.mono
         self._feeds[feed] = None
         self._of_connection.setdefault(feed.session.conn, {})[feed] = None
-        # One for each reading of the clock: many requests that arrive together take turns.
-        if self._clock.mono == self._prepared_at:
+        if self._clock.mono == self._stepped_at:
             self._run(feed)
             return
+        self._stepped_at = self._clock.mono
         self._prepare(feed)
-        if not feed.prepared:
-            self._prepared_at = self._clock.mono
-        if feed in self._early and len(self._early) == 1 and self._clock.mono != self._begun_at:
-            self._begun_at = self._clock.mono
+        if feed in self._early and len(self._early) == 1:
             self._ready.clear()
             self._begin_oldest()
 
