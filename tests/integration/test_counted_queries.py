@@ -104,7 +104,7 @@ def counted(data: Path, query: Query) -> tuple[CountedCalls, list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("query", "calls_max"), [(by_explicit_key, 254), (by_generated_key, 268), (by_index, 314)]
+    ("query", "calls_max"), [(by_explicit_key, 254), (by_generated_key, 266), (by_index, 314)]
 )
 def test_calls_for_a_query_of_few_records_are_few(tmp_path: Path, query: Query, calls_max: int) -> None:
     of_server, of_client = counted(tmp_path, query)
