@@ -1,70 +1,32 @@
-"""Queries in the engine: result, credit, hand-over to the log, ends, and refusals."""
+"""Queries in the engine: result, credit, hand-over to the log, and ends."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 import pytest
 
 from tests.helpers.record_rows import open_scans
 from tests.helpers.sow_engine import publish
-from tests.helpers.sow_peer import QueryWorld, Result, SowPeer
+from tests.helpers.sow_orders import LABELLED, ORDERS, REGIONS, ask, body, orders_world
+from tests.helpers.sow_peer import QueryWorld
 from tests.simulation.engine_peer import Peer
-from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import feed as feed_module
 from tickertape.engine.sow.feed import SowFeed
 from tickertape.engine.sow.state.delete import DeleteBuilder
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.payload.canonical import generated_key
-from tickertape.wire.commands import Ack, Sow, Subscribe
+from tickertape.wire.commands import Subscribe
 
 _ENCODE = msgspec.msgpack.encode
-ORDERS = SowDefinition("orders", key=("/id",))
-LABELLED = SowDefinition("labelled")
-REGIONS = SowDefinition("regions", key=("/id",), pattern="^region/")
-
-
-def body(key: object, value: object = 0) -> bytes:
-    return msgspec.json.encode({"id": key, "v": value})
-
-
-def _world(*more: SowDefinition, records: int = 10, **world: Any) -> tuple[QueryWorld, Peer, SowPeer]:
-    """Return a server with `records` records of orders, each published twice."""
-    made = QueryWorld(ORDERS, *more, **world)
-    publisher = made.connect("publisher")
-    for value in range(2):
-        for key in range(records):
-            publish(publisher, [("orders", body(key, value))])
-    made.settle()
-    return made, publisher, made.reader()
-
-
-def _ask(world: QueryWorld, peer: SowPeer, topic: str = "orders", **fields: Any) -> Result:
-    """Return the whole result of a query that is accepted."""
-    number = peer.query("q", topic, **fields)
-    world.settle()
-    assert peer.answer(number) == Ack(id=number)
-    return peer.results["q"]
-
-
-def _refused(world: QueryWorld, peer: SowPeer, topic: str = "orders", **fields: Any) -> tuple[str, str]:
-    number = peer.query("q", topic, **fields)
-    world.settle()
-    answer = peer.answer(number)
-    assert "q" not in world.broker.subscriptions.of(peer.conn)
-    assert len(world.broker.services.records) == 0
-    assert peer.results["q"].groups == []
-    return answer.code, answer.text
 
 
 # -- results --------------------------------------------------------------------------------------------
 
 
 def test_result_has_the_records_in_the_order_of_positions() -> None:
-    world, publisher, peer = _world()
-    result = _ask(world, peer)
+    world, publisher, peer = orders_world()
+    result = ask(world, peer)
     assert publisher.logged_on is not None
     (group,) = result.groups
     end = world.broker.journal.commits.persisted_end
@@ -86,50 +48,50 @@ def test_result_has_the_records_in_the_order_of_positions() -> None:
 
 
 def test_result_of_a_topic_without_messages_is_empty() -> None:
-    world, _, peer = _world(records=0)
-    result = _ask(world, peer)
+    world, _, peer = orders_world(records=0)
+    result = ask(world, peer)
     assert (result.groups[0].as_of, result.records) == ("0", [])
     assert result.end is not None
     assert (result.end.matches, result.end.records) == (0, 0)
 
 
 def test_bookmark_of_a_result_is_that_of_the_last_message_also_after_a_restart() -> None:
-    world, publisher, _ = _world(records=3)
+    world, publisher, _ = orders_world(records=3)
     publish(publisher, [("other", b"x")])
     world.settle()
     assert publisher.logged_on is not None
     expected = f"{publisher.logged_on.publisher}|7|"
-    assert _ask(world, world.reader("one")).groups[0].as_of == expected
+    assert ask(world, world.reader("one")).groups[0].as_of == expected
     world.reopen()
-    assert _ask(world, world.reader("two")).groups[0].as_of == expected
+    assert ask(world, world.reader("two")).groups[0].as_of == expected
 
 
 def test_filter_order_top_and_skip_select_records() -> None:
-    world, _, peer = _world()
-    result = _ask(world, peer, filter="/id > 2", order_by="/id DESC", top_n=3, skip_n=1)
+    world, _, peer = orders_world()
+    result = ask(world, peer, filter="/id > 2", order_by="/id DESC", top_n=3, skip_n=1)
     assert result.bodies == [body(8, 1), body(7, 1), body(6, 1)]
     assert result.end is not None
     assert (result.end.matches, result.end.topic_matches, result.end.records) == (7, 10, 3)
 
 
 def test_select_sends_some_fields() -> None:
-    world, _, peer = _world(records=2)
-    result = _ask(world, peer, options="select=[-/,+/v],timestamp")
+    world, _, peer = orders_world(records=2)
+    result = ask(world, peer, options="select=[-/,+/v],timestamp")
     assert [msgspec.json.decode(one) for one in result.bodies] == [{"v": 1}, {"v": 1}]
 
 
 def test_batch_size_is_the_number_of_records_of_a_frame() -> None:
-    world, _, peer = _world()
-    assert _ask(world, peer, batch_size=4, credit=100_000).frames == [4, 4, 2]
+    world, _, peer = orders_world()
+    assert ask(world, peer, batch_size=4, credit=100_000).frames == [4, 4, 2]
 
 
 def test_canonical_and_generated_keys_select_records() -> None:
-    world, _, peer = _world()
-    result = _ask(world, peer, canonical=(_ENCODE(3), _ENCODE(5), _ENCODE(77)))
+    world, _, peer = orders_world()
+    result = ask(world, peer, canonical=(_ENCODE(3), _ENCODE(5), _ENCODE(77)))
     assert result.bodies == [body(3, 1), body(5, 1)]
     names = (generated_key("orders", _ENCODE(4)), "absent")
-    assert _ask(world, peer, keys=names).bodies == [body(4, 1)]
-    assert _ask(world, peer, keys=names, filter="/id > 4").bodies == []
+    assert ask(world, peer, keys=names).bodies == [body(4, 1)]
+    assert ask(world, peer, keys=names, filter="/id > 4").bodies == []
 
 
 def test_explicit_keys_select_records_and_are_in_the_result() -> None:
@@ -137,10 +99,10 @@ def test_explicit_keys_select_records_and_are_in_the_result() -> None:
     publisher, peer = world.connect("publisher"), world.reader()
     publish(publisher, [("labelled", b"1"), ("labelled", b"2")], keys=["a", "b"])
     world.settle()
-    result = _ask(world, peer, "labelled")
+    result = ask(world, peer, "labelled")
     assert [(record.key, record.body) for record in result.records] == [("a", b"1"), ("b", b"2")]
     assert result.groups[0].explicit
-    assert _ask(world, peer, "labelled", keys=("b", "no key of a record")).bodies == [b"2"]
+    assert ask(world, peer, "labelled", keys=("b", "no key of a record")).bodies == [b"2"]
 
 
 def test_query_of_a_sow_over_a_pattern_has_all_topics_or_one() -> None:
@@ -149,10 +111,10 @@ def test_query_of_a_sow_over_a_pattern_has_all_topics_or_one() -> None:
     sent = [("region/eu", body(1)), ("region/us", body(1)), ("regions", body(2)), ("other", body(3))]
     publish(publisher, sent)
     world.settle()
-    result = _ask(world, peer, "regions")
+    result = ask(world, peer, "regions")
     assert [(record.topic, record.body) for record in result.records] == sent[:3]
     assert result.groups[0].pattern == "^region/"
-    one = _ask(world, peer, "region/us")
+    one = ask(world, peer, "region/us")
     assert [(record.topic, record.body) for record in one.records] == [sent[1]]
     assert one.groups[0].topic == "regions"
     assert one.end is not None
@@ -160,15 +122,15 @@ def test_query_of_a_sow_over_a_pattern_has_all_topics_or_one() -> None:
 
 
 def test_pattern_covers_all_sow_topics_that_match_at_one_position() -> None:
-    world, publisher, peer = _world(LABELLED, REGIONS, records=2)
+    world, publisher, peer = orders_world(LABELLED, REGIONS, records=2)
     publish(publisher, [("region/eu", body(1))])
     publish(publisher, [("labelled", b"1")], keys=["a"])
     world.settle()
-    result = _ask(world, peer, "^(orders|regions)$")
+    result = ask(world, peer, "^(orders|regions)$")
     assert [group.topic for group in result.groups] == ["orders", "regions"]
     assert len({group.position for group in result.groups}) == 1
     assert result.bodies == [body(0, 1), body(1, 1), body(1)]
-    nothing = _ask(world, peer, "^nothing", follow=True, order_by="/id", top_n=3)
+    nothing = ask(world, peer, "^nothing", follow=True, order_by="/id", top_n=3)
     assert (nothing.groups, nothing.records) == ([], [])
     assert nothing.completed is not None
     assert nothing.completed.next == 0
@@ -176,7 +138,7 @@ def test_pattern_covers_all_sow_topics_that_match_at_one_position() -> None:
 
 @pytest.mark.parametrize("pattern", ["^(orders|regions)$", "^(orders|regions|labelled)$"])
 def test_order_and_part_of_a_result_are_over_all_sow_topics(pattern: str) -> None:
-    world, publisher, peer = _world(LABELLED, REGIONS, records=5)
+    world, publisher, peer = orders_world(LABELLED, REGIONS, records=5)
     publish(publisher, [("region/eu", body(1, 7)), ("regions", body(9)), ("region/us", body(2.5))])
     publish(publisher, [("labelled", body(n)) for n in (0.5, 3.5)], keys=["a", "b"])
     publish(publisher, [("orders", body(3, 2))])
@@ -193,18 +155,18 @@ def test_order_and_part_of_a_result_are_over_all_sow_topics(pattern: str) -> Non
     if "labelled" in pattern:
         expected |= {0.5: "labelled", 3.5: "labelled"}
     labels = {0.5: "a", 3.5: "b"}
-    whole = _ask(world, peer, pattern, order_by="/id")
+    whole = ask(world, peer, pattern, order_by="/id")
     records = [(msgspec.json.decode(one.body)["id"], one.topic, one.key) for one in whole.records]
     ordered = sorted([*expected.items(), (1, "region/eu")], key=lambda pair: pair[0])
     assert records == [(value, topic, labels.get(value)) for value, topic in ordered]
-    part = _ask(world, peer, pattern, order_by="/id DESC", top_n=3, skip_n=2, batch_size=2)
+    part = ask(world, peer, pattern, order_by="/id DESC", top_n=3, skip_n=2, batch_size=2)
     assert part.bodies == whole.bodies[::-1][2:5]
     assert part.end is not None
     assert (part.end.matches, part.end.topic_matches, part.end.records) == (len(ordered), len(ordered), 3)
-    latest = _ask(world, peer, pattern, top_n=len(ordered) - 1, options="select=[-/,+/id]")
+    latest = ask(world, peer, pattern, top_n=len(ordered) - 1, options="select=[-/,+/id]")
     assert msgspec.json.decode(latest.bodies[-1]) in ({"id": 2.5}, {"id": 3.5})
     assert len(latest.bodies) == len(ordered) - 1
-    later = _ask(world, peer, pattern, top_n=1, skip_n=len(ordered) - 1)
+    later = ask(world, peer, pattern, top_n=1, skip_n=len(ordered) - 1)
     assert later.bodies == [body(3, 2)]
 
 
@@ -212,7 +174,7 @@ def test_order_and_part_of_a_result_are_over_all_sow_topics(pattern: str) -> Non
 
 
 def test_result_stops_without_credit_and_continues_with_more() -> None:
-    world, _, peer = _world(records=200)
+    world, _, peer = orders_world(records=200)
     peer.query("q", "orders", credit=1_000)
     for _ in range(100):
         world.step()
@@ -228,7 +190,7 @@ def test_result_stops_without_credit_and_continues_with_more() -> None:
 
 
 def test_result_stops_for_a_full_connection() -> None:
-    world, _, peer = _world()
+    world, _, peer = orders_world()
     world.broker.blocked(peer.conn)
     peer.query("q", "orders")
     world.settle()
@@ -245,11 +207,11 @@ def test_record_larger_than_the_credit_is_sent_alone() -> None:
     large = body(1, "x" * 5_000)
     publish(publisher, [("orders", body(0)), ("orders", large), ("orders", body(2))])
     world.settle()
-    assert _ask(world, peer, credit=500).bodies == [body(0), large, body(2)]
+    assert ask(world, peer, credit=500).bodies == [body(0), large, body(2)]
 
 
 def test_query_waits_until_messages_persisted_before_are_folded() -> None:
-    world, publisher, peer = _world(records=0, segment_bytes=1 << 20)
+    world, publisher, peer = orders_world(records=0, segment_bytes=1 << 20)
     fold = world.broker.states.fold
     for first in range(0, 12_000, 4_000):
         publish(publisher, [("orders", body(key)) for key in range(first, first + 4_000)])
@@ -266,7 +228,7 @@ def test_query_waits_until_messages_persisted_before_are_folded() -> None:
 
 
 def test_queries_start_between_large_commits_and_not_within_one() -> None:
-    world, publisher, peer = _world(records=0, segment_bytes=1 << 20)
+    world, publisher, peer = orders_world(records=0, segment_bytes=1 << 20)
     for first in range(3):
         publish(publisher, [("orders", body(key, first)) for key in range(4_000)])
         while world.jobs:
@@ -282,7 +244,7 @@ def test_queries_start_between_large_commits_and_not_within_one() -> None:
 
 
 def test_query_that_was_prepared_during_a_large_commit_does_not_start_within_the_commit() -> None:
-    world, publisher, peer = _world(records=0, segment_bytes=1 << 22)
+    world, publisher, peer = orders_world(records=0, segment_bytes=1 << 22)
     for value in range(2):
         publish(publisher, [("orders", body(key, value)) for key in range(9_000)])
         if value:  # the search for generated keys takes several steps
@@ -294,10 +256,10 @@ def test_query_that_was_prepared_during_a_large_commit_does_not_start_within_the
 
 
 def test_bookmark_of_a_result_is_that_of_a_message_behind_which_control_records_are() -> None:
-    world, _, peer = _world(records=3)
-    before = _ask(world, peer).groups[0]
+    world, _, peer = orders_world(records=3)
+    before = ask(world, peer).groups[0]
     world.write_delete(DeleteBuilder("orders", bytes(16)).build(0, 0))
-    after = _ask(world, peer).groups[0]
+    after = ask(world, peer).groups[0]
     assert after.position == before.position + 1
     assert after.as_of == before.as_of
 
@@ -306,7 +268,7 @@ def test_bookmark_of_a_result_is_that_of_a_message_behind_which_control_records_
 
 
 def test_records_of_all_sow_topics_are_copied_before_a_slow_reader_gets_the_first() -> None:
-    world, publisher, peer = _world(REGIONS, records=200)
+    world, publisher, peer = orders_world(REGIONS, records=200)
     publish(publisher, [("region/eu", body(key)) for key in range(200)])
     world.settle()
     peer.query("q", "^(orders|regions)$", credit=1_000)
@@ -327,7 +289,7 @@ def test_records_of_all_sow_topics_are_copied_before_a_slow_reader_gets_the_firs
 def test_starts_of_many_groups_are_sent_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "query_step_groups_max", 2)
     many = [SowDefinition(f"many/{number}", key=("/id",)) for number in range(7)]
-    world, _, peer = _world(*many)
+    world, _, peer = orders_world(*many)
     steps: list[int] = []
     announce = SowFeed._announce
 
@@ -337,13 +299,13 @@ def test_starts_of_many_groups_are_sent_in_several_steps(monkeypatch: pytest.Mon
         steps.append(feed._announced - before)
 
     monkeypatch.setattr(SowFeed, "_announce", counted)
-    result = _ask(world, peer, "^many/")
+    result = ask(world, peer, "^many/")
     assert steps == [2, 2, 2, 1]
     assert [group.topic for group in result.groups] == [f"many/{number}" for number in range(7)]
 
 
 def test_keys_of_an_ended_result_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, publisher, peer = _world(LABELLED)
+    world, publisher, peer = orders_world(LABELLED)
     publish(
         publisher, [("labelled", body(key)) for key in range(2_000)], keys=[f"k{key}" for key in range(2_000)]
     )
@@ -371,7 +333,7 @@ def test_keys_of_an_ended_result_are_freed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_only_queries_of_a_writable_connection_continue(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, _, peer = _world()
+    world, _, peer = orders_world()
     others = [world.reader(f"other{number}") for number in range(5)]
     for one in (peer, *others):
         world.broker.blocked(one.conn)
@@ -396,7 +358,7 @@ def test_only_queries_of_a_writable_connection_continue(monkeypatch: pytest.Monk
 
 
 def test_messages_after_the_result_follow_once() -> None:
-    world, publisher, peer = _world(records=100)
+    world, publisher, peer = orders_world(records=100)
     number = peer.query("q", "orders", follow=True, credit=1_000)
     for _ in range(60):
         world.step()
@@ -424,7 +386,7 @@ def test_messages_after_the_result_follow_once() -> None:
 
 
 def test_filter_selects_the_messages_after_the_result_too() -> None:
-    world, publisher, peer = _world(REGIONS)
+    world, publisher, peer = orders_world(REGIONS)
     peer.query("q", "^(orders|regions)$", follow=True, filter="/id > 5")
     world.settle()
     publish(publisher, [("orders", body(1)), ("orders", body(9)), ("region/eu", body(7)), ("other", body(8))])
@@ -434,7 +396,7 @@ def test_filter_selects_the_messages_after_the_result_too() -> None:
 
 
 def test_unsubscribe_during_the_result_ends_both_feeds() -> None:
-    world, publisher, peer = _world(records=100, segment_bytes=1 << 20)
+    world, publisher, peer = orders_world(records=100, segment_bytes=1 << 20)
     peer.query("q", "orders", follow=True, credit=1_000)
     for _ in range(60):
         world.step()
@@ -445,7 +407,7 @@ def test_unsubscribe_during_the_result_ends_both_feeds() -> None:
 
 
 def test_lost_connection_during_the_result_ends_both_feeds() -> None:
-    world, publisher, peer = _world(records=100, segment_bytes=1 << 20)
+    world, publisher, peer = orders_world(records=100, segment_bytes=1 << 20)
     peer.query("q", "orders", follow=True, credit=1_000)
     for _ in range(60):
         world.step()
@@ -471,7 +433,7 @@ def _check_nothing_left(world: QueryWorld, publisher: Peer, log_feed: LogFeed) -
 
 
 def test_replace_during_the_result_is_not_ready_and_later_replaces() -> None:
-    world, publisher, peer = _world(records=100)
+    world, publisher, peer = orders_world(records=100)
     peer.query("q", "orders", follow=True, credit=1_000)
     for _ in range(60):
         world.step()
@@ -497,7 +459,7 @@ def test_replace_during_the_result_is_not_ready_and_later_replaces() -> None:
 
 
 def test_pause_holds_the_messages_after_the_result() -> None:
-    world, publisher, peer = _world()
+    world, publisher, peer = orders_world()
     peer.query("q", "orders", follow=True)
     peer.pause("q")
     world.settle()
@@ -512,7 +474,7 @@ def test_pause_holds_the_messages_after_the_result() -> None:
 
 
 def test_resume_during_the_result_does_not_start_the_messages() -> None:
-    world, publisher, peer = _world(records=100)
+    world, publisher, peer = orders_world(records=100)
     peer.query("q", "orders", follow=True, credit=1_000)
     for _ in range(60):
         world.step()
@@ -528,7 +490,7 @@ def test_resume_during_the_result_does_not_start_the_messages() -> None:
 
 
 def test_oldest_query_ends_when_results_need_too_much_memory() -> None:
-    world, _, slow = _world(records=400)
+    world, _, slow = orders_world(records=400)
     slow.query("q", "orders", follow=True, credit=1_000)
     for _ in range(80):
         world.step()
@@ -549,65 +511,3 @@ def test_oldest_query_ends_when_results_need_too_much_memory() -> None:
     assert log_feed.phase is Phase.ENDED
     assert len(other.results["q"].records) == 400
     assert other.results["q"].end is not None
-
-
-# -- refusals -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("code", "fields"),
-    [
-        ("bad_topic", {"topic": "other"}),
-        ("bad_topic", {"topic": "$sow"}),
-        ("bad_option", {"skip_n": 3}),
-        ("bad_option", {"options": "fully_durable"}),
-        ("bad_option", {"options": "conflation=1s"}),
-        ("bad_option", {"options": "replace"}),
-        ("bad_option", {"options": "select"}),
-        ("bad_option", {"options": "timestamp=1"}),
-        ("bad_filter", {"filter": "/id ="}),
-        ("bad_order_by", {"order_by": "id"}),
-        ("bad_command", {"keys": ("a",), "canonical": (b"b",)}),
-        ("bad_command", {"credit": 1}),
-        ("not_built", {"bookmark": "0"}),
-        ("not_built", {"follow": True, "keys": ("a",)}),
-    ],
-)
-def test_invalid_query_is_refused_without_a_trace(code: str, fields: dict[str, Any]) -> None:
-    world, _, peer = _world(REGIONS, recorded=frozenset({"orders", "regions", "^region/", "other"}))
-    found, text = _refused(world, peer, **fields)
-    assert found == code, text
-    assert text
-    assert _ask(world, peer).bodies == [body(key, 1) for key in range(10)]
-
-
-def test_query_of_a_server_without_sow_topics_is_refused() -> None:
-    world = EngineWorld(1)
-    peer = world.connect("reader")
-    peer.send(Sow(id=7, sub_id="q", topic="positions", credit=4096))
-    answer = peer.answers[7]
-    assert isinstance(answer, Ack)
-    assert answer.code == "bad_topic"
-    assert "this server has no SOW topic" in answer.text
-
-
-def test_query_under_an_id_in_use_is_refused() -> None:
-    world, _, peer = _world()
-    peer.subscribe("q", "orders", bookmark="0|1|")
-    number = peer.query("q", "orders", follow=True, refused=True)
-    world.settle()
-    assert peer.answer(number).code == "subscription_exists"
-
-
-def test_query_during_a_clean_stop_is_refused_and_a_started_one_ends() -> None:
-    world, _, peer = _world(records=100)
-    peer.query("q", "orders", credit=1_000)
-    for _ in range(30):
-        world.step()
-    world.broker.close(world.now())
-    assert world.broker.subscriptions.owed(peer.conn)
-    number = peer.query("late", "orders")
-    assert peer.answer(number).code == "not_ready"
-    world.settle()
-    assert len(peer.results["q"].records) == 100
-    assert not world.broker.subscriptions.owed(peer.conn)
