@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.index_filters import index_filter, odd_body
+from tests.helpers.small_columns import make_columns_small
 from tests.helpers.sow_queries import Answer, QueryWorld, encode_key
 from tickertape.base.errors import BadFilter
 from tickertape.engine.runtime.sow_definition import SowDefinition
-from tickertape.engine.sow.query import column_memory, field_columns, record_copy
+from tickertape.engine.sow.query import record_copy
 from tickertape.engine.sow.query.query import StateQuery
 from tickertape.engine.sow.state import change
 from tickertape.engine.sow.state.delete import DeleteKind
@@ -134,12 +135,7 @@ def run(seed: int, kind: str, counts: Counter[str]) -> None:
 def _small_steps() -> Iterator[None]:
     """Let segments and steps be small, so that records change during each search."""
     with pytest.MonkeyPatch.context() as patches:
-        for module in (field_columns, column_memory):
-            patches.setattr(module, "sow_column_segment_slots", 16)
-        patches.setattr(field_columns, "sow_column_records_min", 1)
-        patches.setattr(field_columns, "query_piece_rows_max", 3)
-        patches.setattr(field_columns, "query_step_segments_max", 2)
-        patches.setattr(field_columns, "query_step_keys_max", 4)
+        make_columns_small(patches)
         patches.setattr(record_copy, "query_step_keys_max", 4)
         patches.setattr(change, "sow_changes_piece_rows", 7)
         yield

@@ -14,13 +14,14 @@ import msgspec
 import pytest
 
 from tests.helpers.record_rows import open_scans
+from tests.helpers.small_columns import make_columns_small
 from tests.helpers.sow_engine import publish
 from tests.helpers.sow_peer import QueryWorld, SowPeer
 from tests.simulation.engine_peer import Heard
 from tests.simulation.journal_world import read_log
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.sow_definition import SowDefinition
-from tickertape.engine.sow.query import column_memory, few_records, field_columns, record_copy
+from tickertape.engine.sow.query import few_records, record_copy
 from tickertape.engine.sow.query import query as query_module
 from tickertape.engine.sow.query import result as result_module
 from tickertape.engine.sow.state.delete import DeleteBuilder, decode
@@ -288,13 +289,8 @@ def _apply(state: dict[tuple[str, int], Heard], row: Row) -> None:
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let copies, columns, pieces and frames of results be small, so that the fold continues between them."""
-    for module in (field_columns, column_memory):
-        monkeypatch.setattr(module, "sow_column_segment_slots", 16)
+    make_columns_small(monkeypatch)
     monkeypatch.setattr(few_records, "few_records_max", 3)
-    monkeypatch.setattr(field_columns, "sow_column_records_min", 1)
-    monkeypatch.setattr(field_columns, "query_piece_rows_max", 3)
-    monkeypatch.setattr(field_columns, "query_step_keys_max", 4)
-    monkeypatch.setattr(field_columns, "query_step_segments_max", 2)
     monkeypatch.setattr(record_copy, "query_step_slots_max", 7)
     monkeypatch.setattr(record_copy, "query_step_keys_max", 3)
     monkeypatch.setattr(query_module, "query_piece_rows_max", 5)
