@@ -452,6 +452,19 @@ def test_forked_child_refuses_the_table(server: RunningServer, writer: tt.HAClie
         assert content(table) == {1: 1}
 
 
+def test_forked_child_closes_a_table_that_has_ended(server: RunningServer) -> None:
+    with tt.Client("screen", server.uri) as client, tt.Table(client, "positions") as table:
+        client.unsubscribe("screen-1")
+        with pytest.raises(tt.StreamEnded):
+            table.wait(timeout=SECONDS)
+
+        def use() -> int:
+            table.close()
+            return 0
+
+        assert exit_code_of_child(use) == 0
+
+
 def test_asyncio_table_must_be_opened(server: RunningServer) -> None:
     asyncio.run(use_unopened_table(server))
 

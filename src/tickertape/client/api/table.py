@@ -23,7 +23,6 @@ from tickertape.base.errors import (
     BadOption,
     BadTopic,
     Disconnected,
-    Forked,
     NotReady,
     StreamEnded,
     SubscriptionExists,
@@ -501,7 +500,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     def _closing(self) -> TableSteps:
         """End the subscription."""
-        if not (self._state.closed or isinstance(self._state.error, Forked)):
+        if not self._state.over:  # in a forked child it is over
             self._shut()
         yield from ()
 
