@@ -35,6 +35,7 @@ from tickertape.client.common.effects import (
 )
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.sow.table import TableKey
+from tickertape.engine.commands import sow
 from tickertape.engine.sow.state.delete import decode
 from tickertape.payload.canonical import encode_canonical, normal_form
 from tickertape.wire.sow_command import SOW_TOPIC, SowDelete
@@ -197,6 +198,8 @@ class TableWorld(World):
         """Open tables, by the id of their subscription."""
         self.table_calls: list[Call] = []
         self.made = 0
+        self.expected: tuple[type[TickertapeError], ...] = (Disconnected, tt.NotReady)
+        """Errors of ended feeds."""
         self.client = VirtualClient(self)
 
     # -- events ---------------------------------------------------------------------------------------
@@ -271,7 +274,7 @@ class TableWorld(World):
             effect.sink.snapshot_ended(*effect[1:])
             self.check_result(effect)
         elif isinstance(effect, End):
-            assert effect.error is None or isinstance(effect.error, Disconnected | tt.NotReady), effect
+            assert effect.error is None or isinstance(effect.error, self.expected), effect
             effect.sink.end(effect.reason, effect.error)
 
     def resolved(self, effect: ResolveCall) -> None:
@@ -330,3 +333,25 @@ def test_tables_equal_the_records_through_network_faults(block: int) -> None:
             raise
     wanted = {"lost", "crashed", "deletes", "refreshed", "results", "restarted"}
     assert {name for name in wanted if counts[name]} == wanted, counts
+
+
+def test_refused_refresh_does_not_block_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TableWorld(0, Counter())
+    world.expected = (tt.LimitReached,)
+    world.connect()
+    world.settle_all()
+    table = Table(world.client, "t")
+    world.settle_all()
+    refusals: list[TickertapeError] = [tt.LimitReached("full")]
+
+    def check(_: object) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    monkeypatch.setattr(sow, "check_replaces", check)
+    for _ in range(2):
+        table.refresh()
+    first, second = world.table_calls
+    world.settle_all()
+    assert (type(first.error), second.over, second.error) == (tt.LimitReached, True, None)
+    assert not world.table_calls

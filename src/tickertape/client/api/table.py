@@ -522,14 +522,17 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         accepted: TableFeed | None = None
         while accepted is None:
             yield from self._completing()
-            results, feed = state.results, TableFeed(self, _replacing(self._feed.request))
+            results, other = state.results, self._successor
+            feed = TableFeed(self, _replacing(self._feed.request))
             try:
                 yield SendQuery(feed.ask)
                 accepted = feed
             except (SubscriptionExists, NotReady, Disconnected):
                 # Another result follows, for example on the next connection of an HA client. Its position
-                # may be before this call.
-                yield WaitUntil(lambda: state.over or state.results > results)  # noqa: B023 - used at once
+                # may be before this call. Or the server refuses the query of another refresh.
+                yield WaitUntil(
+                    lambda: state.over or state.results > results or self._successor is not other  # noqa: B023
+                )
         yield WaitUntil(lambda: state.over or feed.complete)
         self._check()
 
@@ -576,7 +579,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
                 self._feed, self._successor = self._successor, None
             else:
                 self._state.fail(error or self._ended_early(reason))
-                self._guard.wake()
+            self._guard.wake()
 
 
 def _replacing(request: SubscribeRequest) -> SubscribeRequest:
