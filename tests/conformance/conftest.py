@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tickertape as tt
-from tests.conformance.fronts import Front
+from tests.conformance.fronts import EVERY_FRONT, Front, front_fixture
 from tests.helpers.relay import Relay
 from tickertape.testing.server import RunningServer, running_server
 
@@ -20,13 +20,7 @@ _numbers = itertools.count()
 _topics = itertools.count()
 
 
-@pytest.fixture(params=["blocking", "asyncio", pytest.param("uvloop", marks=pytest.mark.full)])
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    opened = Front(request.param)
-    try:
-        yield opened
-    finally:
-        opened.close()
+front = front_fixture(*EVERY_FRONT)
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, cast
 
+import pytest
 import uvloop
 
 import tickertape as tt
 
 SECONDS_MAX = 60
+BOTH_FRONTS = ("blocking", "asyncio")
+EVERY_FRONT = (*BOTH_FRONTS, pytest.param("uvloop", marks=pytest.mark.full))
 _NO_MORE = object()
 
 
@@ -206,3 +209,17 @@ class Front:
         self._open.close()
         if self._thread is not None:
             self._thread.close()
+
+
+def front_fixture(*kinds: Any) -> Any:
+    """Return the fixture `front`: a front of each of these kinds."""
+
+    @pytest.fixture(name="front", params=kinds)
+    def opened(request: pytest.FixtureRequest) -> Iterator[Front]:
+        front = Front(request.param)
+        try:
+            yield front
+        finally:
+            front.close()
+
+    return opened

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 import tickertape as tt
-from tests.conformance.fronts import Front
+from tests.conformance.fronts import EVERY_FRONT, Front, front_fixture
 from tickertape.testing import FaultProxy
 from tickertape.testing.fault_proxy import Fault
 from tickertape.testing.server import RunningServer, running_server, wait_until
@@ -41,13 +41,7 @@ def proxy(server: RunningServer) -> Iterator[FaultProxy]:
         yield running
 
 
-@pytest.fixture(params=["blocking", "asyncio", pytest.param("uvloop", marks=pytest.mark.full)])
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    opened = Front(request.param)
-    try:
-        yield opened
-    finally:
-        opened.close()
+front = front_fixture(*EVERY_FRONT)
 
 
 class Case:

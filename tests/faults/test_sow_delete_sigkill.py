@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tickertape as tt
-from tests.conformance.fronts import Front
+from tests.conformance.fronts import BOTH_FRONTS, Front, front_fixture
 from tests.faults.log_on_disk import read_log
 from tests.helpers.relay import Relay
 from tickertape.testing import RunningServer, running_server, wait_until
@@ -22,13 +22,7 @@ CONFIG = '[[sow]]\nname = "positions"\nkey = ["/id"]\n'
 SECONDS = 30.0
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    opened = Front(request.param)
-    try:
-        yield opened
-    finally:
-        opened.close()
+front = front_fixture(*BOTH_FRONTS)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tickertape as tt
-from tests.conformance.fronts import Front
+from tests.conformance.fronts import BOTH_FRONTS, Front, front_fixture
 from tickertape.testing.server import RunningServer, running_server
 
 CONFIG = """
@@ -31,13 +31,7 @@ name = "jobs"
 KINDS = ("none", "memory", "file", "hybrid")
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    opened = Front(request.param)
-    try:
-        yield opened
-    finally:
-        opened.close()
+front = front_fixture(*BOTH_FRONTS)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import pytest
 
 import tickertape as tt
-from tests.conformance.fronts import Front
+from tests.conformance.fronts import BOTH_FRONTS, Front, front_fixture
 from tests.helpers.forking import exit_code_of_child
 from tests.helpers.relay import Relay
 from tickertape.testing import RunningServer, running_server, wait_until
@@ -42,13 +42,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    opened = Front(request.param)
-    try:
-        yield opened
-    finally:
-        opened.close()
+front = front_fixture(*BOTH_FRONTS)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tickertape as tt
-from tests.conformance.fronts import Front
+from tests.conformance.fronts import EVERY_FRONT, Front, front_fixture
 from tests.helpers.admin import stats_of
 from tests.helpers.certificates import Authority, transport
 from tickertape.server.limits import handshake_bytes_max
@@ -46,13 +46,7 @@ def tls(authority: Authority) -> tt.TLS:
     return tt.TLS(ca=authority.ca)
 
 
-@pytest.fixture(params=["blocking", "asyncio", pytest.param("uvloop", marks=pytest.mark.full)])
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    opened = Front(request.param)
-    try:
-        yield opened
-    finally:
-        opened.close()
+front = front_fixture(*EVERY_FRONT)
 
 
 def raw(server: RunningServer) -> socket.socket:

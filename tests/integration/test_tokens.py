@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import tickertape as tt
-from tests.conformance.fronts import Front
+from tests.conformance.fronts import BOTH_FRONTS, Front, front_fixture
 from tests.conformance.test_transactions import begin
 from tests.helpers.admin import ask, stats_of
 from tests.helpers.peer import Peer, frame
@@ -66,13 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             assert token.sha256 not in shown
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    opened = Front(request.param)
-    try:
-        yield opened
-    finally:
-        opened.close()
+front = front_fixture(*BOTH_FRONTS)
 
 
 def test_client_with_a_valid_token_publishes_and_replays(front: Front, site: Site) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tickertape as tt
-from tests.conformance.fronts import Front
+from tests.conformance.fronts import BOTH_FRONTS, Front, front_fixture
 from tests.unit.client.queue_peer import Settled, read
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.batch import batch_from_bodies
@@ -21,13 +21,7 @@ from tickertape.wire.sow_command import SowDelete, encode_delete
 WORK = "rec/work"
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    opened = Front(request.param)
-    try:
-        yield opened
-    finally:
-        opened.close()
+front = front_fixture(*BOTH_FRONTS)
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tickertape as tt
-from tests.conformance.fronts import Front
+from tests.conformance.fronts import BOTH_FRONTS, Front, front_fixture
 from tests.helpers.certificates import Authority
 from tickertape.security.contexts import server_context
 from tickertape.security.tls_channel import TlsChannel
@@ -22,13 +22,7 @@ from tickertape.wire.frames import encode_frame
 SECONDS = 10.0
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    opened = Front(request.param)
-    try:
-        yield opened
-    finally:
-        opened.close()
+front = front_fixture(*BOTH_FRONTS)
 
 
 class Played:
