@@ -14,6 +14,7 @@ from collections.abc import (
     Mapping,
     ValuesView,
 )
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, TypeAlias
 
@@ -530,11 +531,13 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
             except (SubscriptionExists, NotReady, Disconnected):
                 # Another result follows, for example on the next connection of an HA client. Its position
                 # may be before this call. Or the server refuses the query of another refresh.
-                yield WaitUntil(
-                    lambda: state.over or state.results > results or self._successor is not other  # noqa: B023
-                )
+                yield WaitUntil(partial(self._may_ask_again, results, other))
         yield WaitUntil(lambda: state.over or feed.complete)
         self._check()
+
+    def _may_ask_again(self, results: int, other: TableFeed | None) -> bool:
+        """Return whether a result has started or the query of another refresh was answered since then."""
+        return self._state.over or self._state.results > results or self._successor is not other
 
     # -- input of the feeds -----------------------------------------------------------------------------
 
