@@ -17,6 +17,7 @@ from typing import Any
 TRACED = (
     "client/blocking/client.py",
     "client/blocking/driver.py",
+    "client/blocking/sender.py",
     "client/aio/client.py",
     "client/aio/driver.py",
     "client/publishing/batch_sender.py",

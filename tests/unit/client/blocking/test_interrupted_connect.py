@@ -27,7 +27,7 @@ def test_connect_interrupted_at_any_bytecode_can_be_retried(part: int) -> None:
     with socket_server() as server:
         while hit:
             client = Client("pricing-1", server.uri, connect=False)
-            files = ("client/blocking/driver.py", "client/blocking/connection.py")
+            files = tuple(f"client/blocking/{name}.py" for name in ("driver", "sender", "connection"))
             hit = interrupted_at(step, client.connect, files)
             reconnect_and_publish(client, server, b"%d" % step, f"step {step}")
             step += PARTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tickertape.client.blocking.threads import WriteNotifier
+from tickertape.client.blocking.sender import WriteNotifier
 from tickertape.testing.server import wait_until
 
 
