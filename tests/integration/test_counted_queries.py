@@ -16,6 +16,7 @@ from types import FrameType
 import msgspec
 import pytest
 
+from tests.bench.record_stage import CONFIG as ORDERS
 from tests.helpers.counted_server import CountedCalls
 from tests.helpers.processes import source_environment
 from tickertape import Client
@@ -25,21 +26,12 @@ BEFORE = 20
 COUNTED = 100
 RECORDS = 500
 HITS = 50
-CONFIG = """
+CONFIG = f"""{ORDERS}
 [admin]
 listen = "off"
 
 [[sow]]
 name = "labelled"
-
-[[sow]]
-name = "orders"
-key = ["/id"]
-index = [["/symbol"]]
-
-[[topic]]
-name = "orders"
-message_type = "json"
 """
 CLIENT_CALLS_MAX = 320
 
