@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 import tickertape as tt
-from tests.world.apps import RETRIES, App, Labels, Seen
+from tests.world.apps import RETRIES, UNRECORDED, App, Labels, Seen
 from tests.world.choices import READ, Options
 from tests.world.reading import PATTERN, Asked, Reading, somewhere, topic_of
 from tickertape.client.common.subscribe_arguments import make_request, resolve_command, wire_text
@@ -323,8 +323,8 @@ class Reader(App):
             if list(fields) != ["by", "n", "even"]:
                 reading.wrong.append(body)
             body = self.world.bodies[fields["by"], fields["n"]]
-        # The server gives a time to messages that it stores, and only these have a sequence.
-        if (message.timestamp is not None) != (options["times"] == "asked" and message.sequence > 0):
+        # The server gives a time to messages that it stores.
+        if (message.timestamp is not None) != (options["times"] == "asked" and message.topic != UNRECORDED):
             reading.wrong.append(body)
         if body in reading.discarded and not reading.conflated:
             self.world.wrong.append(f"{self.name} {options}: {body!r} was discarded and is redelivered")
