@@ -194,6 +194,7 @@ class SystemRun:
             still = [app.name for app in world.apps if not app.finished.done()]
             raise AssertionError(f"not finished in {PATIENCE} s, running: {still or 'servers'}") from None
         await self._silence_noticed()
+        await self._subscriptions_ended()
         minding.cancel()
         self._judge()
 
@@ -267,6 +268,13 @@ class SystemRun:
         """Wait until both ends have noticed each half-open connection."""
         if any(link.half_open_since is not None and not link.over for link in self.world.network.links):
             await asyncio.sleep(NOTICED_SECONDS + 0.1)
+
+    async def _subscriptions_ended(self) -> None:
+        """Wait until the servers have ended the subscriptions of the closed connections."""
+        deadline = self.world.loop.time() + NOTICED_SECONDS
+        while any(server.has_subscriptions for server in self.servers):
+            assert self.world.loop.time() < deadline, "subscriptions of a closed connection continue"
+            await asyncio.sleep(0.1)
 
     async def _until_worked_off(self) -> None:
         """After the publishers have finished, wait until the queue is empty."""

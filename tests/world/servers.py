@@ -194,6 +194,11 @@ class SimServer:
         state = self.instance.broker.queues._workers[name].queue.state
         return len(state.ready) + len(state.inactive) + len(state.leased)
 
+    @property
+    def has_subscriptions(self) -> bool:
+        """Return whether a connection has subscriptions."""
+        return self.instance is not None and len(self.instance.broker.subscriptions.held) > 0
+
     def job_seconds(self) -> float:
         """Return the seconds that the next job takes."""
         slow = self.world.loop.time() < self.slow_until
