@@ -101,6 +101,8 @@ class Publisher(App):
                 await self._just_end(client)
             while not await self._flush(client):
                 await self.again()
+            if self.committed and len(self.uris) == 1:
+                await self._commit(client, min(self.committed))
 
     async def _just_end(self, client: tt.AsyncHAClient) -> None:
         """End the process without `close()`, as the end of `asyncio.run` does. Another process continues."""
@@ -236,7 +238,10 @@ class Publisher(App):
                 await self.ends(client._driver.ask(make, batch, TIMEOUT))
 
     async def _commit(self, client: tt.AsyncHAClient, number: int) -> None:
-        """Retry the same transaction until it is committed: no failure is final."""
+        """Retry the same transaction until it is committed: no failure is final.
+
+        A transaction that was committed may be retried: the server reports it, also after a restart.
+        """
         while True:
             try:
                 transaction = client.transaction(f"t{number}")
@@ -250,6 +255,8 @@ class Publisher(App):
             self.world.counts["committed before"] += result.repeated
             if result.message_count != len(self.transactions[number]) * (not result.repeated):
                 self.world.wrong.append(f"{self.name}: {result} of {len(self.transactions[number])} messages")
+            if number in self.committed and not result.repeated:
+                self.world.wrong.append(f"{self.name}: transaction {number} was committed again")
             self.committed.add(number)
             return
 
