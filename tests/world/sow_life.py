@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
+from unittest.mock import patch
 
 from msgspec.structs import replace
 
@@ -23,6 +25,17 @@ from tests.world.sow_log import EXPIRING, EXPLICIT, GENERATED, PATTERN, History
 from tests.world.sow_publisher import SowPublisher
 from tests.world.sow_reader import SowReader
 from tests.world.world import World
+from tickertape.engine.limits import (
+    few_records_max,
+    query_piece_rows_max,
+    query_step_keys_max,
+    query_step_slots_max,
+)
+from tickertape.engine.sow.query import few_records, query, record_copy
+from tickertape.engine.sow.query.few_records import FewRecords
+from tickertape.engine.sow.query.record_copy import RecordCopy
+from tickertape.engine.sow.selection import GroupQuery, QuerySelection
+from tickertape.engine.sow.state.change import EarlierRows
 from tickertape.server.engine_driver import EngineDriver
 
 PACES: Final = (*[0.1] * 5, 1.0)
@@ -31,8 +44,10 @@ PATIENCE: Final = 600.0
 """Virtual seconds in which all work must finish after the faults."""
 RETAINED_BYTES: Final = 24_000
 SEGMENT_BYTES: Final = 8_192
-
-
+STEP_RECORDS: Final = 2
+"""Records that a step of a query copies, or selects, in simulations of queries in several steps."""
+STEP_SECONDS: Final = 0.001
+"""Seconds before each step of the server in these, so that records change meanwhile."""
 RECORDED: Final = f"""
 [[journal.topic]]
 pattern = "^({GENERATED}|{EXPLICIT}|{EXPIRING}|{PATTERN}(/.*)?)$"
@@ -56,7 +71,11 @@ def _config(interval: str) -> str:
 
 
 class SowShape(NamedTuple):
-    """The size of a simulation. Each third one has two servers, and each second one retention."""
+    """The size of a simulation.
+
+    Each third one has two servers, and each second one retention. In three of five, all queries but the
+    smallest are executed in several steps, as queries of many records are.
+    """
 
     publishers: int = 2
     changes: int = 25
@@ -79,6 +98,7 @@ class SowRun:
         self.shape = shape
         number = 2 if seed % 3 == 0 else 1
         self.retains = seed % 2 == 1
+        self._stepwise = seed % 5 < 3
         interval = "1s" if seed % 4 else "1h"
         self.world = world = World(
             seed,
@@ -115,7 +135,7 @@ class SowRun:
 
     def live(self) -> str:
         """Run the simulation and return its trace. Raises `AssertionError` for a violation."""
-        with self.world.living():
+        with self.world.living(), _queries(self.world.counts, stepwise=self._stepwise):
             try:
                 self.world.run(self._live())
             except RuntimeError:
@@ -206,6 +226,41 @@ class SowRun:
             await asyncio.sleep(0.1)
         sow_judge.records(_stored(server), history, label)
         self.world.counts["restarts judged"] += 1
+
+
+@contextmanager
+def _queries(counts: Counter[str], *, stepwise: bool) -> Iterator[None]:
+    """Count the queries of each kind. `stepwise`: queries of more than `STEP_RECORDS` records are copied in
+    steps of as many."""
+    begin, undo, work = QuerySelection.begin, RecordCopy._undo, EngineDriver._work
+
+    def begun(selection: QuerySelection, position: int) -> list[GroupQuery]:
+        queries = begin(selection, position)
+        few = sum(isinstance(one.query, FewRecords) for one in queries)
+        counts["queries of few records"] += few
+        counts["queries copied in steps"] += len(queries) - few
+        return queries
+
+    def undone(copy: RecordCopy, earlier: EarlierRows) -> None:
+        counts["changes undone for a query"] += 1
+        undo(copy, earlier)
+
+    def worked(driver: EngineDriver) -> None:
+        if stepwise and any(driver.broker.services.records.pending):
+            driver._loop.call_later(STEP_SECONDS, work, driver)
+        else:
+            work(driver)
+
+    with (
+        patch.object(EngineDriver, "_work", worked),
+        patch.object(QuerySelection, "begin", begun),
+        patch.object(RecordCopy, "_undo", undone),
+        patch.object(few_records, "few_records_max", STEP_RECORDS if stepwise else few_records_max),
+        patch.object(record_copy, "query_step_slots_max", STEP_RECORDS if stepwise else query_step_slots_max),
+        patch.object(record_copy, "query_step_keys_max", STEP_RECORDS if stepwise else query_step_keys_max),
+        patch.object(query, "query_piece_rows_max", STEP_RECORDS if stepwise else query_piece_rows_max),
+    ):
+        yield
 
 
 def _opened(server: SimServer, history: History, instance: EngineDriver) -> None:

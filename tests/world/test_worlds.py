@@ -42,6 +42,7 @@ HAPPENED = (
 SOW_HAPPENED = (
     "results judged", "messages after results judged", "restarts judged", "checkpoints removed",
     "queries sent again", "query without a result", "delete without an answer", "stream cut short",
+    "queries of few records", "queries copied in steps", "changes undone for a query",
 )  # fmt: skip
 FRAMES = ("frames behind the first of a transaction", "connection lost between two frames")
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
