@@ -139,10 +139,10 @@ class ContentFilter:
         return self._filter.filter_of(name)
 
     def required(self) -> Terms:
-        """Return conditions on fields that each message that passes fulfils, whatever its type is.
+        """Return conditions on fields that all matching messages fulfil, with each type.
 
-        No message passes the filter of a type that is a false constant. Without a filter, or if the filters
-        of two types require different values, there are none."""
+        Empty without a filter, and if the filters of two types require different values. No message matches
+        the filter of a type that is a false constant."""
         found: Terms | None = None
         for name in self.types:
             tree = self.filter_of(name).tree

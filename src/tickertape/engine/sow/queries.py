@@ -37,8 +37,8 @@ class RecordQueries:
         self._early: dict[SowFeed, None] = {}
         """Queries that may start, in the order of their requests or preparations."""
         self._stepped_at: float | None = None
-        """Time (monotonic) of the last query that took a step in that of its request. Only one does for each
-        reading of the clock: many requests that arrive together take turns."""
+        """Time (monotonic) at which a query last took a step at once. Only one query does so for each reading
+        of the clock: many requests that arrive together take turns."""
         self._ready: list[LogFold] = []
         """Not empty while `folded` may start a query."""
         self._run_queue: FairQueue[SowFeed] = FairQueue()
