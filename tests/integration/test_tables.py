@@ -14,6 +14,8 @@ import tickertape as tt
 from tests.conformance.fronts import BOTH_FRONTS, Front, front_fixture
 from tests.helpers.forking import exit_code_of_child
 from tests.helpers.relay import Relay
+from tickertape.client.api.table import TableFeed
+from tickertape.client.common.effects import Waiter
 from tickertape.testing import RunningServer, running_server, wait_until
 
 pytestmark = pytest.mark.slow
@@ -221,6 +223,36 @@ def test_concurrent_refreshes_all_return(front: Front, server: RunningServer, wr
     for thread in threads:
         thread.join(2 * SECONDS)
     assert done == [100] * 4
+
+
+def test_refresh_before_the_replaced_subscription_of_another_has_ended(
+    server: RunningServer, writer: tt.HAClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(writer, (1, 1), (2, 2))
+    ask, end, asked = TableFeed.ask, TableFeed.end, threading.Event()
+
+    def ask_and_note(feed: TableFeed, call: Waiter) -> None:
+        ask(feed, call)
+        if threading.current_thread() is second:
+            asked.set()
+
+    def end_later(feed: TableFeed, reason: str, error: tt.TickertapeError | None) -> None:
+        if second.ident is None:
+            second.start()
+            assert asked.wait(SECONDS)
+        end(feed, reason, error)
+
+    with tt.Client("screen", server.uri, timeout=SECONDS) as client, tt.Table(client, "positions") as table:
+        second = threading.Thread(target=table.refresh)
+        monkeypatch.setattr(TableFeed, "ask", ask_and_note)
+        monkeypatch.setattr(TableFeed, "end", end_later)
+        table.refresh()
+        second.join(SECONDS)
+        publish(writer, (2, 3))
+        wait_for(table, {1: 1, 2: 3})
+        writer.sow_delete("positions", filter="/id = 1")
+        table.refresh()
+        assert content(table) == {2: 3}
 
 
 def test_late_results_raise_and_leave_no_subscription(

@@ -5,6 +5,7 @@ A refresh replaces the subscription, so its result comes like the one of a new c
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import (
     Coroutine,
     Generator,
@@ -175,8 +176,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         self._guard: TableGuard[Done] = guard
         self._topic, self._state = topic, TableState(topic, max_records)
         self._feed = TableFeed(self, msgspec.structs.replace(request, handled=True))
-        self._successor: TableFeed | None = None
-        """The feed of a refresh that the server has not answered."""
+        self._successors: deque[TableFeed] = deque()
+        """The feeds of refreshes, in order. The first one is next when the current feed has ended."""
         self._timeout = timeout
         self._asked = False
         forks.register(self, type(self)._refuse)
@@ -454,9 +455,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         self._guard.refuse()
 
     def _leave(self) -> None:
-        for feed in (self._successor, self._feed):
-            if feed is not None:
-                self._driver.leave(feed.request)
+        for feed in (*reversed(self._successors), self._feed):
+            self._driver.leave(feed.request)
 
     def _shut(self) -> None:
         with self._guard.lock:
@@ -544,7 +544,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
     def _ask(self, feed: TableFeed, call: Waiter) -> None:
         self._driver.core.subscribe(call, feed.request, feed)
         if feed is not self._feed:
-            self._successor = feed
+            self._successors.append(feed)
 
     def _push(self, feed: TableFeed, batch: MessageBatch) -> None:
         failed = False
@@ -576,10 +576,10 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     def _end_feed(self, feed: TableFeed, reason: str, error: TickertapeError | None) -> None:
         with self._guard.lock:
-            if feed is self._successor:
-                self._successor = None  # the server refused it
-            elif reason == "replaced" and self._successor is not None:
-                self._feed, self._successor = self._successor, None
+            if feed in self._successors:
+                self._successors.remove(feed)  # the server refused it
+            elif reason == "replaced" and self._successors:
+                self._feed = self._successors.popleft()
             else:
                 self._state.fail(error or self._ended_early(reason))
             self._guard.wake()
