@@ -196,10 +196,9 @@ class FieldColumns:
         while len(left):
             some = left[:query_piece_rows_max]
             views = records.views(some)
-            fits = int(lengths_in(views).cumsum().searchsorted(query_piece_bytes_max, "right"))
-            some, left = some[: max(fits, 1)], left[max(fits, 1) :]
-            bodies = records.blocks.take(views[: len(some)])
-            for name, grown in self._read(segments, some, bodies, low).items():
+            fits = max(int(lengths_in(views).cumsum().searchsorted(query_piece_bytes_max, "right")), 1)
+            some, left = some[:fits], left[fits:]
+            for name, grown in self._read(segments, some, records.blocks.take(views[:fits]), low).items():
                 self._memory.grow(columns[name], grown)
             yield
         for segment in segments.values():

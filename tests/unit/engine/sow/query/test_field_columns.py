@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from tests.helpers.sow_queries import QueryWorld, encode_key
 from tickertape.batch.format import Int64s
 from tickertape.engine.limits import (
+    query_piece_bytes_max,
     query_piece_rows_max,
     sow_column_records_min,
     sow_column_repeat_seconds,
@@ -230,3 +232,19 @@ def test_number_of_remembered_fields_is_bounded(monkeypatch: pytest.MonkeyPatch)
         search(world, f"/{name} > 1")
     assert search(world, "/a > 1") is None
     assert search(world, "/c > 1") is not None
+
+
+def test_searches_that_wait_keep_no_bodies() -> None:
+    world = QueryWorld()
+    world.publish([(key, body(key, price=key, text="x" * 400)) for key in range(ROWS)])
+    assert search(world, "/price > 10") is None
+    searches = [search(world, "/price > 10") for _ in range(20)]
+    tracemalloc.start()
+    try:
+        for one in searches:
+            assert one is not None
+            next(one)
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert grown < len(searches) * query_piece_bytes_max / 2
