@@ -38,8 +38,8 @@ COLUMN_MUTATIONS: Final = (
     _planted(
         "changes during an update of a column count as read",
         _COLUMNS,
-        "            segment.end = max(segment.end, end)\n",
-        "            segment.end = records.position_end\n",
+        "                segment.end = segment.next_end\n",
+        "                segment.end = records.position_end\n",
         _PROPERTIES,
     ),
     _planted(

@@ -28,7 +28,7 @@ ColumnValues = npt.NDArray[Any]
 class Segment:
     """Values of the slots from a multiple of `sow_column_segment_slots` on."""
 
-    __slots__ = ("asks", "end", "values")
+    __slots__ = ("asks", "end", "next_end", "next_slot", "values")
 
     def __init__(self, dtype: str) -> None:
         self.values: ColumnValues = np.zeros(sow_column_segment_slots, dtype)
@@ -36,6 +36,15 @@ class Segment:
         """Slots whose bodies decide, because no column can have their values. None without any."""
         self.end = 0
         """The values are at least as new as the records below this position."""
+        self.next_end = 0
+        """`end` after the update that has begun. Not above `end` without one."""
+        self.next_slot = 0
+        """The values of lower slots have this update."""
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Segments of several columns with equal progress read the same bodies."""
+        return self.end, self.next_end, self.next_slot
 
     def put(self, at: Int64s, values: ColumnValues, others: Int64s) -> int:
         """Set the values of some slots, and mark those whose indices are in `others`. Return new memory."""

@@ -181,28 +181,43 @@ class FieldColumns:
             yield np.concatenate(found)
 
     def _update(self, columns: dict[ColumnName, Column], number: int) -> Iterator[None]:
-        """Bring one segment of some columns up to date, one piece of bodies for each yield."""
-        records = self._fold.records
-        low, end = number * sow_column_segment_slots, records.position_end
-        segments = {}
-        for name, column in columns.items():
-            segment = self._memory.segment(column, number)
-            if segment is not None and segment.end < end:
-                segments[name] = segment
-        if not segments:
-            return
-        high = min(low + sow_column_segment_slots, records.slot_end)
-        left = records.changed_slots(low, high, min(segment.end for segment in segments.values()))
-        while len(left):
-            some = left[:query_piece_rows_max]
-            views = records.views(some)
-            fits = max(int(lengths_in(views).cumsum().searchsorted(query_piece_bytes_max, "right")), 1)
-            some, left = some[:fits], left[fits:]
-            for name, grown in self._read(segments, some, records.blocks.take(views[:fits]), low).items():
+        """Bring one segment of some columns up to date, one piece of bodies for each yield.
+
+        All searches that wait continue one update, and keep nothing but their place."""
+        end = self._fold.records.position_end
+        while True:
+            segments = {}
+            for name, column in columns.items():
+                segment = self._memory.segment(column, number)
+                if segment is not None and segment.end < end:
+                    segments[name] = segment
+            if not segments:
+                return
+            for name, grown in self._step(segments, number * sow_column_segment_slots).items():
                 self._memory.grow(columns[name], grown)
             yield
+
+    def _step(self, segments: dict[ColumnName, Segment], low: int) -> dict[ColumnName, int]:
+        """Continue the update of segments that are equally far, or begin it. Return their new memory."""
+        records = self._fold.records
         for segment in segments.values():
-            segment.end = max(segment.end, end)
+            if segment.next_end <= segment.end:
+                segment.next_end, segment.next_slot = records.position_end, low
+        progress = min(segment.progress for segment in segments.values())
+        mine = {name: segment for name, segment in segments.items() if segment.progress == progress}
+        end, _, first = progress
+        left = records.changed_slots(first, min(low + sow_column_segment_slots, records.slot_end), end)
+        some = left[:query_piece_rows_max]
+        views = records.views(some)
+        fits = max(int(lengths_in(views).cumsum().searchsorted(query_piece_bytes_max, "right")), 1)
+        some = some[:fits]
+        grown = self._read(mine, some, records.blocks.take(views[:fits]), low) if len(some) else {}
+        for segment in mine.values():
+            if len(some) < len(left):
+                segment.next_slot = int(left[len(some)])
+            else:
+                segment.end = segment.next_end
+        return grown
 
     def _read(
         self, segments: dict[ColumnName, Segment], slots: Int64s, bodies: Sequence[bytes], low: int

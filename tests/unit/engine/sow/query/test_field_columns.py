@@ -21,6 +21,7 @@ from tickertape.engine.limits import (
     sow_column_unused_seconds,
 )
 from tickertape.engine.sow.query import column_memory, field_columns
+from tickertape.engine.sow.state.blocks import Views
 
 ROWS = 5_000
 SEGMENT_BYTES = 8 * sow_column_segment_slots
@@ -248,3 +249,30 @@ def test_searches_that_wait_keep_no_bodies() -> None:
     finally:
         tracemalloc.stop()
     assert grown < len(searches) * query_piece_bytes_max / 2
+
+
+def test_searches_that_wait_together_read_each_body_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = QueryWorld()
+    world.publish([(key, body(key, price=key)) for key in range(ROWS)])
+    assert search(world, "/price > 10") is None
+    read: list[int] = []
+    take = world.fold.records.blocks.take
+
+    def counted(views: Views) -> list[bytes]:
+        read.append(len(views))
+        return take(views)
+
+    monkeypatch.setattr(world.fold.records.blocks, "take", counted)
+    searches = [search(world, "/price > 10") for _ in range(5)]
+    found: list[list[int]] = [[] for _ in searches]
+    waiting = [*zip(searches, found, strict=True)]
+    while waiting:
+        for one, slots in [*waiting]:
+            assert one is not None
+            some = next(one, None)
+            if some is None:
+                waiting.remove((one, slots))
+            else:
+                slots += some.tolist()
+    assert sum(read) == ROWS
+    assert all(slots == found[0] and len(slots) == ROWS - 11 for slots in found)
