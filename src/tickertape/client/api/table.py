@@ -523,7 +523,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         accepted: TableFeed | None = None
         while accepted is None:
             yield from self._completing()
-            results, other = state.results, self._successor
+            results, others = state.results, tuple(self._successors)
             feed = TableFeed(self, _replacing(self._feed.request))
             try:
                 yield SendQuery(feed.ask)
@@ -531,13 +531,13 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
             except (SubscriptionExists, NotReady, Disconnected):
                 # Another result follows, for example on the next connection of an HA client. Its position
                 # may be before this call. Or the server refuses the query of another refresh.
-                yield WaitUntil(partial(self._may_ask_again, results, other))
+                yield WaitUntil(partial(self._may_ask_again, results, others))
         yield WaitUntil(lambda: state.over or feed.complete)
         self._check()
 
-    def _may_ask_again(self, results: int, other: TableFeed | None) -> bool:
+    def _may_ask_again(self, results: int, others: tuple[TableFeed, ...]) -> bool:
         """Return whether a result has started or the query of another refresh was answered since then."""
-        return self._state.over or self._state.results > results or self._successor is not other
+        return self._state.over or self._state.results > results or tuple(self._successors) != others
 
     # -- input of the feeds -----------------------------------------------------------------------------
 
