@@ -35,7 +35,6 @@ def main() -> None:
     """Follow the positions of one account through changes and a delete."""
     with tt.HAClient("live-table", servers=[SERVER]) as client:
         client.connect_and_logon(timeout=10)
-        client.sow_delete("positions", filter=FILTER)
         publish(client, "IBM", 100)
         publish(client, "MSFT", 40)
         with tt.Table(client, "positions", FILTER) as table:
@@ -47,6 +46,7 @@ def main() -> None:
             table.refresh(timeout=10)  # removes deleted records
             show(table)
             print(len(table), "position left")
+        client.sow_delete("positions", filter=FILTER)
 
 
 if __name__ == "__main__":
