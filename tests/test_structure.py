@@ -306,6 +306,16 @@ def test_folders_hold_few_files() -> None:
     assert not [folder for folder in FOLDER_EXCEPTIONS if folder not in sizes], "no such folder"
 
 
+PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
+
+
+def test_names_of_files_and_folders_are_plain() -> None:
+    top = list(ROOT.iterdir())
+    trees = [path for path in top if path.is_dir() and not path.name.startswith(".") and path.name != "build"]
+    found = [*top, *(path for tree in trees for path in tree.rglob("*"))]
+    assert [str(path) for path in found if not PLAIN_NAME.fullmatch(path.name)] == []
+
+
 # -- the page about it --------------------------------------------------------------------------------
 
 PAGE: Final = ROOT / "docs" / "architecture.md"

@@ -277,9 +277,11 @@ def test_new_sow_topic_on_a_pruned_log_starts_and_is_not_complete(
     (topic,) = sow.topics
     assert not topic.complete
     assert topic.incomplete_because is not None
-    assert topic.incomplete_because.startswith("a new SOW topic: the state has only messages from position ")
+    assert topic.incomplete_because.startswith(
+        "no checkpoint yet: the state has only messages from position "
+    )
     assert "Kept the checkpoint of 'orders' in sow/: no [[sow]] has this name." in log
-    assert "SOW topic 'fills' is not complete (a new SOW topic: " in log
+    assert "SOW topic 'fills' is not complete (no checkpoint yet: " in log
     assert (data / MANIFEST).read_bytes() == before
 
 

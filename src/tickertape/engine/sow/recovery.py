@@ -92,7 +92,7 @@ def decide(facts: StateFacts) -> StateDecision:
             return StateDecision(5, StateAction.FOLD)
         if facts.named is not None:
             return StateDecision(6, StateAction.REFUSE, "its checkpoint is missing")
-        return StateDecision(7, StateAction.FOLD, incomplete_because=_rest(facts, "a new SOW topic"))
+        return StateDecision(7, StateAction.FOLD, incomplete_because=_rest(facts, "no checkpoint yet"))
     if facts.pruned and manifest.start < facts.first:
         why = f"its checkpoint ends at position {manifest.start}, and the log starts at {facts.first}"
         return StateDecision(4, StateAction.REFUSE, why)

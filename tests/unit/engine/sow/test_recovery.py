@@ -115,7 +115,7 @@ def test_decision_at_a_start_follows_the_row_of_the_table(
 
 def test_decision_of_a_new_topic_names_the_first_position() -> None:
     found = decide(NO_MANIFEST._replace(pruned=True, first=30))
-    assert found.incomplete_because == "a new SOW topic: the state has only messages from position 30 on"
+    assert found.incomplete_because == "no checkpoint yet: the state has only messages from position 30 on"
     assert isinstance(found, StateDecision)
 
 
@@ -276,7 +276,7 @@ def test_start_after_a_rebuild_without_a_checkpoint_restores_the_rest_of_the_log
     world.reopen()
     world.rebuild = frozenset()
     restarted(world)
-    assert world.state("orders").incomplete_because.startswith("a new SOW topic: ")
+    assert world.state("orders").incomplete_because.startswith("no checkpoint yet: ")
 
 
 @pytest.mark.parametrize("lost", ["base", MANIFEST_NAME])
@@ -421,7 +421,7 @@ def test_new_topic_on_a_pruned_log_has_the_rest_and_is_not_complete() -> None:
     world.reopen(ORDERS)
     first = world.broker.journal.view.first_position
     assert first > 0
-    reason = f"a new SOW topic: the state has only messages from position {first} on"
+    reason = f"no checkpoint yet: the state has only messages from position {first} on"
     assert world.state("orders").incomplete_because == reason
     world.wake(1.1)
     world.settle()
