@@ -59,7 +59,7 @@ def _merged(fields: dict[Any, Any], changes: Iterator[tuple[Any, Any]], document
                 if nested > merge_nested_bytes_max:
                     raise MessageTooLarge(
                         "Cannot merge the delta: its nested objects and those of the record have more than "
-                        f"{merge_nested_bytes_max} bytes. Publish the whole message."
+                        f"{merge_nested_bytes_max:,} bytes in total. Publish the whole message."
                     )
                 open_objects.append((dict(below), iter(new.items()), name))
                 break

@@ -66,7 +66,7 @@ def encode_frame(
     if header_bytes > header_bytes_max:
         raise FrameTooLarge(
             f"Cannot encode {type(command).__name__}: its header has {header_bytes:,} bytes. "
-            f"Use at most {header_bytes_max:,} bytes, for example fewer or shorter ids."
+            f"Use at most {header_bytes_max:,} bytes, for example with fewer or shorter ids."
         )
     frame_bytes = frame_prefix_bytes + header_bytes + padding
     if batch is None:

@@ -145,8 +145,8 @@ class PublishChecks:
                 other = True
         if other and command.sequenced:
             raise BadTopic(
-                "Cannot publish this frame: its messages have sequences, and a topic is not persistent. "
-                "Send messages of such topics without sequences."
+                "Cannot publish this frame: its messages have sequences, and one of its topics is not "
+                "persistent. Send messages of non-persistent topics without sequences."
             )
         if other and persistent:
             raise BadTopic(

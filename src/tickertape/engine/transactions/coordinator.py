@@ -244,8 +244,8 @@ class TransactionCoordinator:
         if missing:
             raise TransactionUnknown(
                 f"Cannot commit {describe(transaction, missing[0])}: this server does not have all of its "
-                f"staged messages ({len(missing)} of {len(names)} parts are missing). It expired, was "
-                "aborted, or was staged on another server. Create the transaction again, with the same name "
+                f"staged messages ({len(missing)} of {len(names)} parts are missing). The transaction "
+                "expired, was aborted, or was staged on another server. Create it again, with the same name "
                 "and messages, and commit it."
             )
 

@@ -55,7 +55,8 @@ class TransactionIdCache:
         if publisher not in self._names and len(self._names) >= transaction_publishers_max:
             raise LimitReached(
                 f"Cannot commit: transaction names of {transaction_publishers_max} publishers are "
-                "stored, and this publisher is new. Commit under a client name that has committed before."
+                "stored, the most that the server permits, and this publisher is new. Commit under a client "
+                "name that has committed before."
             )
 
     def place(self, publisher: str) -> int:
@@ -140,8 +141,9 @@ class CommittedTransactions:
             self._names.check(transaction.publisher)
         elif key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
             raise LimitReached(
-                f"Cannot commit: {transaction_spaces_max} transaction spaces are stored, and this space "
-                "is new. Use one space for all transactions of a series, such as one Spark query."
+                f"Cannot commit: {transaction_spaces_max} transaction spaces are stored, the most "
+                "that the server permits, and this space is new. Use one space for all transactions of a "
+                "series, such as one Spark query."
             )
 
     def highest(self, transaction: Transaction) -> int:

@@ -42,6 +42,6 @@ def check_journal(offset: Offset, journal: str) -> None:
         raise WrongJournal(
             f"Cannot continue the query: its checkpoint is at position {offset.position} of the log "
             f"{offset.journal!r}, but the server has the log {journal!r}. Set option servers to a server "
-            "with the first log, or start with another checkpointLocation and a startingBookmark or "
-            "startingTimestamp of this log."
+            "that has the log of the checkpoint, or start with another checkpointLocation and a "
+            f"startingBookmark or startingTimestamp of log {journal!r}."
         )

@@ -111,7 +111,7 @@ def test_new_publisher_above_the_limit_is_refused_and_known_ones_continue(
     known = CommittedTransactions()
     commit(known, named("n0", "a"))
     commit(known, named("n0", "b"))
-    with pytest.raises(LimitReached, match="of 2 publishers are stored, and this publisher is new"):
+    with pytest.raises(LimitReached, match="of 2 publishers are stored, the most that the server permits"):
         known.check_room(named("n0", "c"))
     known.check_room(numbered(0, publisher="c"))
     for n in range(1, 9):
