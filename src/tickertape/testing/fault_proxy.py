@@ -90,7 +90,7 @@ class Way:
 
 
 class FaultProxy:
-    """TCP proxy between clients and a server that injects faults. A context manager with its own thread.
+    """TCP proxy that injects faults between clients and a server. A context manager with its own thread.
 
     Clients connect to `uri`. Faults affect open connections. New connections work, unless `refuse()` was
     called. Any thread may call any method. A call has taken effect when it returns.

@@ -72,7 +72,7 @@ class AsyncClientTransaction(TransactionBase):
 
         Raises:
             UsageError: The transaction was committed, or the outcome of its commit is unknown.
-            TimedOut: Another task is committing it.
+            TimedOut: Another task did not finish its commit within `timeout`.
             BadOption: The timeout is invalid.
 
         Example:

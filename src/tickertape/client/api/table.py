@@ -102,7 +102,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
     """A read-only dict that follows a SOW topic: the key of each record, and its last message.
 
     `tt.Table(client, topic)` queries all records, and then applies each new message. The key is the `sow_key`
-    of the message. If `topic` is a pattern, it is the tuple of topic and `sow_key`.
+    of the message, or the tuple of topic and `sow_key` if `topic` is a pattern.
 
     The table of a blocking client has its records when the call returns. Any number of threads may read it.
     The table of an asyncio client has its records after `async with` or `await`, and belongs to the event
@@ -111,14 +111,14 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     A table is never partly filled: a complete result replaces all records in one step. After a reconnect, an
     HA client repeats the query, so records that were removed during the outage are not in the new result.
-    Until then the table keeps the earlier records.
+    Until this result is complete, the table keeps the earlier records.
 
     **This version does not report removed records at once.** A record that was deleted, has expired or no
     longer matches `filter` remains until the next `refresh` or reconnect. Later versions will remove it at
     once. Without such changes, the table has exactly the records of a query.
 
-    The table holds all records in memory, and two results during a refresh or reconnect. If the subscription
-    ends with an error, all reads and waits raise it.
+    The table holds all records in memory, and during a refresh or reconnect also the records of the new
+    result. If the subscription ends with an error, all reads and waits raise this error.
 
     Args:
         client: The client, which must be connected. Only an HA client continues after a lost connection.
@@ -132,7 +132,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or the SOW topic has a `pattern` and explicit keys: pass a pattern for its name.
+            Or the SOW topic has a `pattern` and explicit keys: pass its name as a pattern (`"^settings$"`).
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid, or the topic is not persistent.
         LimitReached: The topic has more than `max_records` matching records.
@@ -336,7 +336,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         """Query the records again, and wait for the result, which replaces all records.
 
         Afterwards the table has no record that was deleted, had expired or no longer matched before the call.
-        The table keeps the earlier records until the result is complete, and applies no messages meanwhile.
+        Until the result is complete, the table keeps the earlier records and applies no messages.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.

@@ -23,7 +23,8 @@ class RecoveryPointAdapter(Protocol):
     `UsageError` for a bookmark store whose adapter publishes with the same client.
 
     An adapter may also have `offer`, which stores then call instead of `update` (see
-    `ConflatingRecoveryPointAdapter`). Stores call its `purge` and `close` at any time, also during `offer`.
+    `ConflatingRecoveryPointAdapter`). Stores call `purge` and `close` of such an adapter at any time, also
+    during `offer`.
     """
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
@@ -72,7 +73,7 @@ class BookmarkStore(Protocol):
         effect if the subscription already has a recovery point."""
 
     def resumed(self, sub_id: str, *, forget_beyond: bool = False) -> None:
-        """Prepare for a subscribe or resubscribe: `log` then accepts undiscarded messages once more.
+        """Prepare for a subscribe or resubscribe: `log` then accepts undiscarded messages again.
 
         `forget_beyond` allows redelivery of all messages after the recovery point, also of discarded ones.
         The client sets it for conflated subscriptions, which receive different messages each time."""
@@ -81,8 +82,8 @@ class BookmarkStore(Protocol):
         """Record a received batch, and return which of its messages the client delivers to the application.
 
         Returns:
-            A boolean numpy array with one value per message, True for delivery. None: deliver all. The other
-            messages were discarded or are duplicates.
+            A boolean numpy array with one value per message: True to deliver it, False if it was discarded
+            or is a duplicate. None: deliver all.
 
         Raises:
             BookmarkStoreFull: The store has no space. The client does not deliver the batch.

@@ -52,8 +52,9 @@ class SowRecoveryPointAdapter:
 
     A client can resume on another machine without files. The server needs a SOW topic with the keys
     `["/clientName", "/subId"]`, for JSON messages. Each discard publishes one message, so use the adapter
-    inside a `ConflatingRecoveryPointAdapter`. A point that the server has not persisted when the process ends
-    is lost, and messages are redelivered. The same applies to a purge, and the point is then back.
+    inside a `ConflatingRecoveryPointAdapter`. If the process ends before the server has persisted a point,
+    the point is lost and messages are redelivered. A purge can be lost in the same way: the point then
+    remains.
 
     The adapter needs a separate client, because the client of the subscriptions would wait for itself. Use
     an `HAClient`: its publish store keeps points while it is disconnected.
@@ -111,7 +112,7 @@ class SowRecoveryPointAdapter:
         return f"<{type(self).__name__} of {self.tracked_client_name!r} in {self.topic!r}>"
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
-        """Return the stored subscription ids with their bookmarks, after earlier updates are persisted."""
+        """Wait until earlier updates are persisted, and return the subscription ids with their bookmarks."""
         self.client.publish_flush()
         return [self._point(record.json()) for record in self.client.sow(self.topic, self._own)]
 

@@ -99,7 +99,7 @@ class DefaultServerChooser:
             self.add(uri)
 
     def add(self, uri: str) -> None:
-        """Append a server. Raises `BadOption`."""
+        """Append a server. Raises `BadOption` for an invalid address."""
         parse_uri(uri)
         self._uris.append(uri)
 

@@ -16,8 +16,8 @@ from tickertape.wire.commands import Deleted, Rejected
 class DeleteResult(NamedTuple):
     """Result of a persisted delete of records.
 
-    A client with a publish store sends a delete again after a lost connection. If retention has removed the
-    first one from the log meanwhile, all numbers are 0.
+    A client with a publish store resends a delete after a lost connection. If retention has already removed
+    the first delete from the log, all numbers are 0.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
