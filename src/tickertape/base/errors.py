@@ -116,8 +116,10 @@ class ConfigurationError(UsageError):
 
 
 class TopicNotRecorded(UsageError):
-    """Bookmark subscription to a non-persistent topic, or resend of a publish store to a server where the
-    topic of its messages is not persistent."""
+    """Bookmark subscription to a topic that is not persistent on this server.
+
+    Or messages of such a topic that the publish store resends, or that were published before the first logon.
+    """
 
 
 class NotAQueue(UsageError):
@@ -240,7 +242,7 @@ class PublisherCollision(Refused):
 
 class NotReady(Refused):
     """The server is shutting down, or reached its limit of connections, searches or pending replacements of
-    subscriptions."""
+    subscriptions. Or the subscription to replace is a query whose result is not complete."""
 
 
 class SlowClient(Refused):
@@ -310,7 +312,8 @@ class JournalError(TickertapeError):
 
 
 class NotAJournal(JournalError):
-    """Data directory without a journal: it has other files, or it is new or missing and `create = false`."""
+    """Data directory without a journal: it is not a directory, it has files but no `identity.json`, or it is
+    new or missing and `create = false`."""
 
 
 class JournalLocked(JournalError):

@@ -342,7 +342,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
 
         Raises:
-            TimedOut: The result is not complete within `timeout`. It still replaces the records later.
+            TimedOut: The result is not complete within `timeout`. When complete, it replaces the records.
             QueryTooSlow: The results of all running queries need too much memory of the server. This also
                 ends the table.
 
