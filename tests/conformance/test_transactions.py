@@ -238,7 +238,7 @@ def test_parts_dropped_between_two_frames_prevent_the_commit(
             return answer
 
         monkeypatch.setattr(client._driver, "ask", ask_and_drop)
-        with pytest.raises(tt.TransactionUnknown, match="only 1 of its 3 messages"):
+        with pytest.raises(tt.TransactionUnknown, match="only 1 of the transaction's 3 messages"):
             transaction.commit(timeout=SECONDS)
         assert held(client, topic) == []
         assert transaction.commit(timeout=SECONDS).message_count == 3

@@ -322,9 +322,9 @@ def staging(
     answer = yield (lambda number: commands.Prepare(id=number, transaction=key, part=part)), None
     if isinstance(answer, commands.Staged) and answer.messages != messages:
         raise TransactionUnknown(
-            f"Cannot commit transaction {key.name!r}: the server has only {answer.messages} of its "
-            f"{messages} messages. It dropped the others before the commit. Nothing was published. Commit "
-            "it again."
+            f"Cannot commit transaction {key.name!r}: the server has only {answer.messages} of the "
+            f"transaction's {messages} messages, because it dropped the others. Nothing was published. "
+            "Commit the transaction again."
         )
 
 

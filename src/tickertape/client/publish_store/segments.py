@@ -67,7 +67,7 @@ class SegmentDirectory:
             raise StoreLocked(
                 f"Cannot open the publish store {str(self.path)!r}: it is in use by "
                 f"{holder or 'an unnamed process'}. Use a separate store for each "
-                "process, or close the store there."
+                "process, or close the store in that process."
             ) from None
         except BaseException:
             os.close(lock)

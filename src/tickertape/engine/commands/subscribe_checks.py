@@ -101,8 +101,8 @@ def check_replaces(sub: Subscription) -> None:
     """Raise `NotReady` if a subscription cannot be replaced now."""
     if sub.feed(SowFeed) is not None:
         raise NotReady(
-            f"Cannot replace the subscription {shown(sub.sub_id)}: the server still sends the result of its "
-            "query. Wait for the end of the result, or unsubscribe."
+            f"Cannot replace the subscription {shown(sub.sub_id)}: the server is still sending the result "
+            "of its query. Wait for the end of the result, or unsubscribe."
         )
     log, rest = sub.feed(LogFeed), sub.feed(TransientFeed)
     waiting = 0 if log is None else len(log.pending_replacements)

@@ -115,7 +115,7 @@ def _check_kept(disk: Disk, journal_id: bytes, position: int) -> None:
     """Raise `BookmarkExpired` if retention has removed the message at `position`."""
     retired = read_retired(disk, journal_id)
     if retired is not None and position < retired.first_position:
-        raise BookmarkExpired(f"Cannot read position {position}: {retired}. Resolve the range again.")
+        raise BookmarkExpired(f"Cannot read position {position}: {retired}. Run the query again.")
 
 
 def _commits_from(
@@ -188,7 +188,7 @@ def _journal_id(disk: Disk, journal: str) -> bytes:
     if identity.journal != journal:
         raise WrongJournal(
             f"Cannot read positions of journal '{journal}': directory {disk.where!r} has journal "
-            f"'{identity.journal}'. Use the data directory of the server that resolved the range."
+            f"'{identity.journal}'. Use the data directory of the server that assigned the positions."
         )
     return identity.journal_id
 

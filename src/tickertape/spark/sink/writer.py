@@ -185,8 +185,8 @@ def _commit(outgoing: SinkOptions, space: str, name: str, written: Sequence[Stag
         raise UsageError(
             f"Cannot write batch {name} of the query {space}: the log already has the batches up to "
             f"{answer.highest}. The checkpoint is older than the log, perhaps because the checkpoint was "
-            "restored from a copy. Nothing was written. Start with another checkpointLocation, from the end "
-            f"of batch {answer.highest}."
+            "restored from a copy. Nothing was written. Use another checkpointLocation, and start after "
+            f"the rows of batch {answer.highest}."
         )
 
 

@@ -132,8 +132,8 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
         kind = JournalError if isinstance(error, OSError) else type(error)
         raise kind(
             f"Cannot read directory {directory} of option journal on {os.uname().nodename}: "
-            f"{str(error).removesuffix('.')}. Use the data directory of the server from which the driver "
-            "gets positions, readable by the executors, or omit the option."
+            f"{str(error).removesuffix('.')}. Give each executor access to the data "
+            "directory of the server, or omit the option."
         ) from error
     finally:
         disk.close_all()

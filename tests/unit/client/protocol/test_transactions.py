@@ -123,7 +123,7 @@ def test_partially_staged_transaction_is_not_committed() -> None:
     assert isinstance(asked(steps), Stage)
     assert isinstance(asked(steps, Ack(id=1)), Stage)
     assert isinstance(asked(steps, Ack(id=1)), Prepare)
-    with pytest.raises(TransactionUnknown, match="only 1 of its 3 messages"):
+    with pytest.raises(TransactionUnknown, match="only 1 of the transaction's 3 messages"):
         asked(steps, Staged(id=1, messages=1))
     assert not made.uncertain
 

@@ -282,7 +282,7 @@ def test_range_reader_of_removed_segments_raises_bookmark_expired() -> None:
     reading = read_range(written.disk, journal, 0, end, "orders")
     assert next(reading).header.first_position == 0
     retired = written.retire(3)
-    with pytest.raises(BookmarkExpired, match="Resolve the range again"):
+    with pytest.raises(BookmarkExpired, match="Run the query again"):
         list(reading)
     with pytest.raises(BookmarkExpired, match="position 0"):
         list(read_range(written.disk, journal, 0, end, "orders"))
