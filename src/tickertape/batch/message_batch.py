@@ -632,7 +632,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return self.batch.lease_expires
 
     def ack(self) -> None:
-        """Acknowledge the message: it is processed and leaves its queue.
+        """Acknowledge the message as processed, so that it leaves its queue.
 
         Any thread and any handler may call this. The call does not wait for an answer, and a second call has
         no effect. By default, the client sends each acknowledgement at once. With an `ack_batch_size` above
@@ -657,9 +657,11 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         lease.ack(batch._publisher_numbers[index], batch._sequence_numbers[index])
 
     def cancel(self) -> None:
-        """Return the message to its queue for redelivery to any consumer, within the limits of the queue.
+        """Return the message to its queue for redelivery to any consumer.
 
-        The client sends this at once. No effect in an at-most-once queue. Raises the errors of `ack`.
+        If the message has reached a limit of the queue (`max_cancels`, `max_deliveries` or `expiration`), the
+        queue expires it instead. The client sends this at once. No effect in an at-most-once queue. Raises
+        the errors of `ack`.
         """
         self._settle("cancel")
 

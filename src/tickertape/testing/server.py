@@ -33,7 +33,7 @@ class RunningServer:
     """A server process on a data directory, created by `running_server`.
 
     Its default addresses stay the same after `restart()`, and stay reserved while the server is down. Other
-    addresses, such as `listen=None`, are not reserved.
+    addresses, such as those of the configuration file (`listen=None`), are not reserved.
     """
 
     def __init__(self, data: Path, config: Path | None = None, *, listen: str | None = "") -> None:

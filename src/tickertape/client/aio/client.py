@@ -269,9 +269,9 @@ class AsyncClient(
         replaced. A delta cannot remove a field. The server merges each delta once, and stores and delivers
         the merged message.
 
-        The call is a `publish` in three cases: the key has no record, the topic is not a SOW topic, or the
-        message type of the topic has no merge. The server rejects the delta if the merged message is too
-        large, and reports it like a rejected publish (see `set_failed_write_handler`).
+        The call acts as `publish` in three cases: the key has no record, the topic is not a SOW topic, or the
+        message type of the topic does not support deltas. The server rejects the delta if the merged message
+        is too large, and reports it like a rejected publish (see `set_failed_write_handler`).
 
         Args:
             topic: Name of the SOW topic.

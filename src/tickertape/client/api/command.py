@@ -45,38 +45,41 @@ class _Head(msgspec.Struct, frozen=True):
 class Command(_Head, frozen=True, kw_only=True):
     """A command as an object, for `execute` and `execute_async`.
 
-    It does the same as the client method with its name (`flush`: `publish_flush`). Validation happens at
-    execution, which raises `BadOption` for a field that the command does not use.
+    A command does the same as the client method of the same name (`flush`: `publish_flush`). The client
+    validates it at execution, and raises `BadOption` for a field that the command does not use.
+
+    The fields of `publish` also apply to `delta_publish`. A query is `sow` or `sow_and_subscribe`.
 
     Args:
         command: `publish`, `delta_publish`, `subscribe`, `sow`, `sow_and_subscribe`, `sow_delete`,
             `unsubscribe`, `pause`, `resume` or `flush`. Other AMPS commands are not supported yet.
-        topic: Topic of the command. Subscribes and queries also accept a pattern.
-        data: Publishes: the body: bytes unchanged, str as UTF-8, any other object as JSON. sow_delete: the
+        topic: Topic of the command. `subscribe` and queries also accept a pattern.
+        data: `publish`: the body (bytes unchanged, str as UTF-8, any other object as JSON). `sow_delete`: the
             record that a publish of this body would replace.
-        expiration: Publishes: lifetime in seconds or text, as in `Client.publish`.
-        correlation_id: Publishes: text that subscribers receive with the message.
-        sow_key: Publishes: message key.
-        bookmark: subscribe: start point, which makes it a bookmark subscription. sow_delete: bookmarks of
+        expiration: `publish`: lifetime in seconds or text, as in `Client.publish`.
+        correlation_id: `publish`: text that subscribers receive with the message.
+        sow_key: `publish`: message key.
+        bookmark: `subscribe`: start point, which makes it a bookmark subscription. `sow_delete`: bookmarks of
             messages of a queue.
-        filter: Subscribes, queries and sow_delete: only messages or records whose content matches this
+        filter: `subscribe`, queries and `sow_delete`: only messages or records whose content matches this
             expression.
-        options: subscribe and queries: options as one string, as in AMPS:
-            `"timestamp,rate=2x,select=[-/,+/b]"`. A subscribe with a `sub_id` and only the option `pause` or
-            `resume` pauses or resumes existing subscriptions.
-        sub_id: Id of a subscribe or sow_and_subscribe (None: a generated id). One or more ids of an
-            unsubscribe, pause or resume. A pause or resume by `options` also accepts text with ids separated
-            by commas.
-        depth: subscribe and queries: flow-control credit, in bytes or text (`"2MB"`).
-        until_caught_up: subscribe with a bookmark: end the stream at the last message that the server had
+        options: `subscribe` and queries: options as one string, as in AMPS:
+            `"timestamp,rate=2x,select=[-/,+/b]"`. `sow_delete` of queue messages: as `option` of
+            `Client.ack`. A `subscribe` with a `sub_id` and only the option `pause` or `resume` pauses or
+            resumes existing subscriptions.
+        sub_id: `subscribe` and `sow_and_subscribe`: id of the subscription (None: a generated id).
+            `unsubscribe`, `pause` and `resume`: one or more ids. A pause or resume by `options` also accepts
+            text with ids separated by commas.
+        depth: `subscribe` and queries: flow-control credit, in bytes or text (`"2MB"`).
+        until_caught_up: `subscribe` with a bookmark: end the stream at the last message that the server had
             accepted at the call.
-        level: flush: `"persisted"` (default) or `"processed"`.
-        keys: sow and sow_delete: only records with one of these keys.
-        order_by: queries: fields to sort by, as in `Client.sow`.
-        top_n: queries: largest number of records.
-        skip_n: queries: number of records to skip at the start of the result.
-        batch_size: queries: number of records per frame.
-        query_id: sow: id of the query (None: a generated id).
+        level: `flush`: `"persisted"` (default) or `"processed"`.
+        keys: `sow` and `sow_delete`: only records with one of these keys.
+        order_by: Queries: fields to sort by, as in `Client.sow`.
+        top_n: Queries: largest number of records.
+        skip_n: Queries: number of records to skip at the start of the result.
+        batch_size: Queries: number of records per frame.
+        query_id: `sow`: id of the query (None: a generated id).
 
     Example:
         >>> command = tt.Command("subscribe", "orders", bookmark=tt.EPOCH, options="timestamp")
@@ -192,7 +195,7 @@ def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, .
     what = "resume" if "resume" in options else "pause"
     if options != {what: None}:
         raise BadOption(
-            f"Cannot {what} subscriptions: options={shown(command.options)} has more than '{what}'. "
+            f"Cannot {what} subscriptions: options={shown(command.options)} also has other options. "
             f"Use options='{what}' alone."
         )
     for name in ("topic", "bookmark", "filter", "depth", "until_caught_up"):

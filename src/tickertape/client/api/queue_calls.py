@@ -39,10 +39,11 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
         larger. So a consumer with a full backlog does not wait for `ack_timeout`.
 
         While the server has not answered earlier frames, the client delays a complete batch by up to 20 ms.
-        Acknowledgements of this time go into the same frame, which may exceed `ack_batch_size`.
+        Acknowledgements made during this time go into the same frame, which may then have more than
+        `ack_batch_size`.
 
-        The client sends an incomplete batch after `ack_timeout`, before any other settlement, at the end of a
-        stream, and in `unsubscribe`, `publish_flush` and `close`.
+        The client sends an incomplete batch after `ack_timeout`, before a `cancel`, `expire` or `extend`, at
+        the end of a stream, and in `unsubscribe`, `publish_flush` and `close`.
 
         Raises:
             BadOption: On assignment: the value is not an integer in that range.
@@ -170,10 +171,10 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
         after an error. The client repeats a delete of more than 250,000 records until all of them are
         deleted.
 
-        Queues: `bookmark` and `filter` acknowledge, release or reject messages, as `options` requests. A
-        filter also settles messages that other consumers have leased. In a queue with strict leasing, it
-        settles only messages that this client has leased. The call does not wait for the server. If the
-        server rejects the call, the error is reported like a rejected publish: see
+        Queues: `bookmark` and `filter` settle messages: acknowledge, release or reject them, as `options`
+        requests. A filter also settles messages that other consumers have leased. In a queue with strict
+        leasing, it settles only messages that this client has leased. The call does not wait for the server.
+        If the server rejects the call, the error is reported like a rejected publish: see
         `set_failed_write_handler`. Before its first logon, a client does not know which topics are queues,
         and treats every call with `filter` as a call for a queue.
 
@@ -191,7 +192,8 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
                 reported like a rejected publish.
 
         Returns:
-            The numbers of deleted and of matching records. None for a queue, and without `wait`.
+            A `DeleteResult`, for example with the number of deleted records (`records`). None for a queue,
+            and without `wait`.
 
         Raises:
             UsageError: Not exactly one of `filter`, `keys`, `data` and `bookmark` is given. Or `options` is

@@ -124,7 +124,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             SubscriptionExists: A subscription with this id runs, and `replace` is False. Or another call
                 already replaces it.
             LimitReached: A limit of the server was reached.
-            NotReady: The server is shutting down, or has too many searches or pending replacements.
+            NotReady: The server is shutting down, or too many bookmark searches or replacements are in
+                progress.
             TimedOut: No answer within `timeout`.
             Disconnected: The client is not connected, or the connection was lost.
             Closed: The client is closed.
@@ -200,8 +201,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             pause: Start paused: the server sends nothing before `resume` (default False).
             timestamp: Deliver the time at which the server accepted each message (default False).
             live: After the replay, deliver messages before they are synced to disk (default False).
-            fully_durable: Deliver only messages that are on all synchronous replicas, as in AMPS. Without
-                replication it has no effect (default False).
+            fully_durable: Deliver only messages that are on all synchronous replicas, as in AMPS. Servers do
+                not replicate yet, so it has no effect (default False).
             bookmark_not_found: For a bookmark that the log does not contain: `"fail"` (default) raises
                 `BookmarkUnknown`, `"now"` starts at NOW, and `"epoch"` starts at EPOCH.
             select: Fields to send, as in `subscribe`.

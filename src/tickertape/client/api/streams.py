@@ -116,9 +116,10 @@ class StreamBase(ABC):
 
     @property
     def as_of(self) -> str | None:
-        """Bookmark of the last message in the log, of any topic, before the query result. EPOCH without one.
+        """Bookmark of the last message in the log, of any topic, before the query result.
 
-        The result has the records as they were right after this message. None for a stream without a query.
+        The result has the records as they were right after this message. EPOCH if the log had no message.
+        None for a stream without a query.
         """
         return self._buffer.as_of
 

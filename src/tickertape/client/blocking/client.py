@@ -132,7 +132,7 @@ class Client(
     def connect(self, *, timeout: Timeout = DEFAULT) -> None:
         """Connect and log on. Does nothing while the client is connected.
 
-        Messages of the publish store that the server does not have are sent again.
+        The client resends messages of the publish store that the server does not have.
 
         Args:
             timeout: Longest wait in seconds or text (`"500ms"`). None: no timeout. Default: the timeout of
@@ -148,8 +148,8 @@ class Client(
                 handler after another connection took over the name.
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version of the client.
-            PeerError: Another protocol error. `BadCommand` also means that no sequence number is left
-                for messages of the publish store.
+            PeerError: Another protocol error. Its subclass `BadCommand` also means that no sequence number is
+                left for messages of the publish store.
             Refused: The server refused the logon for another reason.
             TopicNotRecorded: The publish store has messages of a topic that is not persistent on this server.
             StoreError: The publish store failed.
@@ -332,9 +332,9 @@ class Client(
         replaced. A delta cannot remove a field. The server merges each delta once, and stores and delivers
         the merged message.
 
-        The call is a `publish` in three cases: the key has no record, the topic is not a SOW topic, or the
-        message type of the topic has no merge. The server rejects the delta if the merged message is too
-        large, and reports it like a rejected publish (see `set_failed_write_handler`).
+        The call acts as `publish` in three cases: the key has no record, the topic is not a SOW topic, or the
+        message type of the topic does not support deltas. The server rejects the delta if the merged message
+        is too large, and reports it like a rejected publish (see `set_failed_write_handler`).
 
         Args:
             topic: Name of the SOW topic.

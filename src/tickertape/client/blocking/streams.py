@@ -36,10 +36,10 @@ T = TypeVar("T")
 class MessageStream(StreamBase):
     """The messages of one subscription in log order: an iterator of `Message`, for one consumer at a time.
 
-    `Client.subscribe`, `bookmark_subscribe`, `replay` and `execute` return it. Iteration waits for messages
-    and ends without an exception when the subscription has ended. `end_reason` is the reason. If an error
-    ends a bounded stream (`Client.replay`) early, iteration raises this error. If a bounded stream ends
-    without an error, everything was read. An ended stream does not restart.
+    `Client.subscribe`, `bookmark_subscribe`, `replay`, `sow_and_subscribe` and `execute` return it. Iteration
+    waits for messages and ends without an exception when the subscription has ended. `end_reason` is the
+    reason. If an error ends a bounded stream (`Client.replay`) early, iteration raises this error. If a
+    bounded stream ends without an error, everything was read. An ended stream does not restart.
 
     The stream is a context manager that closes itself.
 
@@ -88,9 +88,10 @@ class MessageStream(StreamBase):
         raise StopIteration
 
     def batches(self, timeout: Timeout = DEFAULT) -> Iterator[MessageBatch]:
-        """Iterate over whole batches as the server delivered them. It ends as iteration over messages does.
+        """Iterate over whole batches as the server delivered them.
 
-        If iteration or `get` has started a batch, the first result is the rest of that batch.
+        The iteration ends as an iteration over messages does. If iteration or `get` has started a batch, the
+        first result is the rest of that batch.
 
         Args:
             timeout: Longest wait for each batch, in seconds or text (`"500ms"`). None: no timeout. Default:

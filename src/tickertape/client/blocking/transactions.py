@@ -89,9 +89,9 @@ class ClientTransaction(TransactionBase):
     def abort(self, *, timeout: Timeout = DEFAULT) -> None:
         """Drop the messages of the transaction.
 
-        The server drops messages that an earlier `commit` staged. If the server does not answer, it may keep
-        them staged after the end of the connection, for `expire_after` of its configuration (default 1 hour).
-        They are never published.
+        The server drops staged messages: those that an earlier `commit` sent, but did not publish. If the
+        server does not answer, it may keep these messages after the end of the connection, for `expire_after`
+        of its configuration (default 1 hour). They are never published.
 
         Args:
             timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the

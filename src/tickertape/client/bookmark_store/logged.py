@@ -52,7 +52,7 @@ class LoggedBookmarkStore(FileBackedStore):
 
     Raises:
         BadOption: For an invalid option.
-        StoreLocked: If another store uses the file.
+        StoreLocked: If another process or store uses the file.
         StoreCorrupt: If the file has another kind or a newer format, or is damaged without an `adapter`.
         StoreFailed: If the operating system reports an error.
 

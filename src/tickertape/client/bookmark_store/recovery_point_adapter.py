@@ -30,7 +30,8 @@ class ConflatingRecoveryPointAdapter:
     Args:
         inner: The other adapter.
         seconds: Longest time that a new point waits, in seconds or text such as `"500ms"`. Default 1 s.
-        updates: Number of updates after which the points are passed on before that time. Default 1000.
+        updates: Number of updates after which the adapter passes the points on, even before `seconds` have
+            passed. Default 1000.
         on_error: Called as `on_error(exception)` for each exception of `inner.update`. The adapter continues
             with the next point. Default None: only the attribute `error` has the last exception. Exceptions
             of the other methods of `inner` go to the caller.

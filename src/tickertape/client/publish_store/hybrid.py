@@ -88,7 +88,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
 
     @property
     def size_bytes(self) -> int:
-        """Current size in encoded bytes. After a failed write to disk `bytes_max`, so the store is full."""
+        """Current size in encoded bytes. After a failed write to disk it is `bytes_max`, as if full."""
         if self._memory.size_bytes > self._memory_bytes_max:
             return self.bytes_max
         return self._file.size_bytes + self._memory.size_bytes

@@ -57,7 +57,7 @@ class PublishStore(Protocol):
 
     @property
     def last_sequence(self) -> int:
-        """Highest sequence that was ever stored, also if it is removed. 0 for a fresh store."""
+        """Highest sequence ever stored, even if its message was removed. 0 for a fresh store."""
 
     def put(self, stored: Stored) -> None:
         """Store one batch with sequences above `last_sequence`. The client sends the batch afterwards.
