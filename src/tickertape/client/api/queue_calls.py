@@ -35,8 +35,8 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
     def ack_batch_size(self) -> int:
         """Number of acknowledgements that the client collects and sends together, 1 to 16,384. Default 1.
 
-        A batch is complete with `max_backlog` acknowledgements of a subscription, even if `ack_batch_size` is
-        larger. So a consumer with a full backlog does not wait for `ack_timeout`.
+        A batch is also complete when it has `max_backlog` acknowledgements of one subscription. So a consumer
+        with a full backlog does not wait for `ack_timeout`.
 
         While the server has not answered earlier frames, the client delays a complete batch by up to 20 ms.
         Acknowledgements made during this time go into the same frame, which may then have more than

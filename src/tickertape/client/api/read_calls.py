@@ -219,8 +219,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             BadBookmark: The start point is invalid.
             BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`. Or
                 it does not contain the end of the range.
-            BookmarkExpired: Retention has removed the start or the end from the log. `available` is the
-                first bookmark in the log.
+            BookmarkExpired: Retention has removed the start or the end from the log. `available` of the
+                error is the first bookmark in the log.
             TopicNotRecorded: The topic is not persistent.
             ArchiveFailed: The server cannot read its archive.
             StoreError: The bookmark store failed or has no space (`BookmarkStoreFull`).

@@ -497,6 +497,6 @@ class ThreadDriver(ThreadSender):
     def check_may_wait(self, what: str) -> None:
         if self._on_receive_thread():
             raise UsageError(
-                f"Cannot wait for {what} on the receive thread, in a handler. "
+                f"Cannot wait for {what} on the receive thread (in a handler). "
                 "Make the call on another thread."
             )
