@@ -203,7 +203,7 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
             BadFilter: The filter is invalid.
             BadSowKey: A key or `data` is not valid for the topic.
             BadCommand: `keys` exceeds its limits.
-            BadOption: The SOW topic is not persistent, or `options` or `timeout` is invalid.
+            BadOption: `options` or `timeout` is invalid.
             TimedOut: No answer within `timeout`.
             Disconnected: The connection was lost before the answer. An HA client with a publish store waits
                 for the answer on its next connection instead.

@@ -168,14 +168,13 @@ class SowCalls(ABC, Generic[Found, Opened, Done]):
             options: Options as one string, as in `sow`. `"replace"` replaces the running subscription
                 `sub_id`.
             depth: Flow-control credit, in bytes or text. Default 2 MB.
-            timeout: Longest wait for the position of the result, in seconds or text. Default: the timeout of
-                the client.
+            timeout: Longest wait for the position of the result, in seconds or text. None: as long as the
+                connection lasts. Default: the timeout of the client.
 
         Returns:
             The stream of records and messages.
 
         Raises:
-            BadOption: An argument or option is invalid, or the topic is not persistent.
             StoreError: The bookmark store failed or has no space (`BookmarkStoreFull`).
 
         All other errors: see `sow`.

@@ -134,7 +134,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
             Or the SOW topic has a `pattern` and explicit keys: pass its name as a pattern (`"^settings$"`).
         BadFilter: The filter is invalid.
-        BadOption: `max_records` or `timeout` is invalid, or the topic is not persistent.
+        BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.
         TimedOut: The records did not arrive within `timeout`.
         Disconnected: The client is not connected, or the connection was lost.
