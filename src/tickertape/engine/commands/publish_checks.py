@@ -199,8 +199,8 @@ class PublishChecks:
                 )
             if self._catalog.publish_target(topic) != topic:
                 raise BadTopic(
-                    f"Cannot commit messages for {shown(topic)}: it is a queue over other topics now. "
-                    "Stage and commit the transaction again."
+                    f"Cannot commit messages for {shown(topic)}: after a configuration change, it is "
+                    "the name of a queue over other topics. Stage and commit the transaction again."
                 )
 
     def admit(self, command: Publish, batch: MessageBatch) -> Admission:
