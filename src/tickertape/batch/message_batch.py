@@ -188,7 +188,10 @@ class MessageBatch:
         return crc32c(self._table if self._source is None else self._source[: self.head_bytes])
 
     def verify(self) -> None:
-        """Verify the checksum of every run. Raises `CorruptBatch` with the first run that does not match."""
+        """Verify the checksum of every run (see `run`).
+
+        Raises `CorruptBatch` with the first run that does not match.
+        """
         bodies = self.bodies
         if self.count == 1:
             if crc32c(bodies, crc32c(LENGTH.pack(self.body_bytes))) != self.first_run.crc:

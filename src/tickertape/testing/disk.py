@@ -141,10 +141,10 @@ class StrictDisk:
         return other
 
     def move_away(self) -> StrictDisk:
-        """Simulate a rename of the root directory. Return the disk of a new, empty directory at its path.
+        """Simulate a rename of the root directory. Return a disk for a new directory at the old path.
 
-        The new disk has no limit of space. This disk keeps its files and handles, under the new name. Its
-        next operation increases the counter `directory_moved`.
+        The new disk is empty and has no limit of space. This disk keeps its files and handles. Its next
+        operation increases the counter `directory_moved`.
         """
         self._moved = True
         return StrictDisk(Random(self._rng.getrandbits(64)), counts=self.counts)

@@ -187,7 +187,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             bookmark: The start point. `EPOCH`, `NOW`, or `MOST_RECENT` (the recovery point of `sub_id` in the
                 bookmark store, or EPOCH if the store has none). Or a bookmark or a list of bookmarks. Or a
                 UTC time (`YYYYmmddTHHMMSS[.ffffff][Z]` or `datetime`): the stream starts after this time. Or
-                a range such as `"[20261120T090000:20261120T100000)"`: the stream ends at its end.
+                a range such as `"[20261120T090000:20261120T100000)"`: the stream ends at the end of the
+                range.
             filter: Deliver only messages whose content matches this expression.
             sub_id: Id of the subscription, and its name in the bookmark store. None (default): a generated
                 id.

@@ -106,9 +106,9 @@ class AppendingPublishStore(PublishStore, Protocol):
     def writer(self, topic: str) -> Callable[[int, bytes], bool] | None:
         """Return a faster `append` as a function `write(sequence, body)`, or None if the store has none.
 
-        `write` stores messages of `topic` without expiration, correlation id and key. The client calls
-        `writer` after an `append` to the same batch, and uses `write` until the batch ends. If `write`
-        returns False, it stored nothing, and the client calls `append`.
+        `write` is only for messages of `topic` that have no expiration, correlation id or key. The client
+        calls `writer` after an `append`, and uses `write` at most until the batch of that message ends. If
+        `write` returns False, it stored nothing, and the client calls `append`.
         """
 
     def seal(self, stored: Stored) -> None:
@@ -124,9 +124,10 @@ class LogonNotingPublishStore(PublishStore, Protocol):
     """A publish store that records whether a server has ever accepted a logon with it.
 
     Before its first logon, a client does not know which topics are persistent, so it stores every message.
-    After the logon it sends the stored messages of non-persistent topics without sequences. It does so for
-    messages of an earlier process only if `never_logged_on` is True. For all other stored messages of
-    non-persistent topics it raises `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
+    After the logon, it removes the messages of non-persistent topics from the store, and sends them without
+    sequence numbers. It does the same with messages of an earlier process, but only if `never_logged_on` is
+    True. If the store has any other message of a non-persistent topic, the connection ends with
+    `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
     """
 
     @property
