@@ -62,6 +62,9 @@ EXCEPTION: Final = re.compile(r"(?:#|<!--) language: \S.{9,}")
 WORDS: Final = re.compile(r"[A-Za-z]{2,}[,:;]? [A-Za-z]")
 FENCE: Final = re.compile(r"^\s*(?:```|~~~)")
 LINE_CHARACTERS_MAX: Final = 100
+TEMPLATE: Final = ".template"
+PROJECTS: Final = ROOT / "src/tickertape/spark/project"
+"""Templates of the projects that `tickertape pipeline init` creates."""
 
 # fmt: off
 TEST_NAME_WORDS: Final = frozenset({
@@ -206,13 +209,15 @@ def findings(text: Text, lines: list[str]) -> Iterator[Finding]:
 
 
 def pages() -> list[Path]:
-    """Return all pages."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    """Return all pages, with those of created projects."""
+    created = PROJECTS.rglob(f"*.md{TEMPLATE}")
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *created])
 
 
 def modules() -> list[Path]:
-    """Return all files of Python that users read."""
-    return sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
+    """Return all files of Python that users read, with those of created projects."""
+    created = PROJECTS.rglob(f"*.py{TEMPLATE}")
+    return sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py"), *created])
 
 
 def tests() -> list[Path]:
@@ -225,11 +230,12 @@ def check(paths: list[Path], kinds: frozenset[str] | None = None) -> list[Findin
     found: list[Finding] = []
     for path in paths:
         lines = path.read_text(encoding="utf-8").splitlines()
-        texts = markdown_texts(path) if path.suffix == ".md" else python_texts(path)
+        kind = Path(path.name.removesuffix(TEMPLATE)).suffix
+        texts = markdown_texts(path) if kind == ".md" else python_texts(path)
         for text in texts:
             if kinds is None or text.kind in kinds:
                 found += findings(text, lines)
-        if path.suffix == ".py" and (kinds is None or "message" in kinds):
+        if kind == ".py" and (kinds is None or "message" in kinds):
             found += unquoted_values(path)
     return found
 

@@ -78,3 +78,19 @@ def test_language_check_finds_values_without_quotes_in_errors(
 def test_default_run_covers_all_tests() -> None:
     assert Path(__file__).resolve() in language.tests()
     assert language.ROOT / "tests" / "world" / "world.py" in language.tests()
+
+
+def test_default_run_covers_templates_of_created_projects() -> None:
+    assert language.PROJECTS / "delays/README.md.template" in language.pages()
+    assert language.PROJECTS / "delays/tests/test_delays.py.template" in language.modules()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("README.md.template", "page"), ("module.py.template", "comment")]
+)
+def test_language_check_reads_templates_by_the_type_of_the_created_file(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("# Telling of {{ name }}\n")
+    assert [(one.kind, one.shape) for one in language.check([path])] == [(kind, "tell, told")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -279,8 +280,10 @@ def test_example_project_passes_the_included_tests_and_runs_twice(
     )
     assert made.exit_code == 0, made.output
     run_in(place, sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
+    page = (place / "README.md").read_text(encoding="utf-8")
+    (documented,) = re.findall(r"^\$ (tickertape pipeline run(?: --conf \S+)?) +#", page, re.MULTILINE)
     for _ in range(2):
-        run_in(place, "tickertape", "pipeline", "run", "--conf", "spark.sql.catalogImplementation=hive")
+        run_in(place, *documented.split())
     if example == "delays":
         with tt.Client("reader", server.uri) as client:
             own_publisher = str(derived_publisher_id("project", "tickertape"))
