@@ -61,7 +61,8 @@ class AsyncClient(
     forked child.
 
     Args:
-        name: The client name. It determines the publisher id: the same name has the same id on every server.
+        name: The client name. It determines the publisher id. With a publish store, a name has the same id on
+            every server. Without one, the id also depends on the instance name of the server.
         uri: Address of the server: `tcp://host:port`, `tls://host:port` or `unix:///path`. Credentials
             are optional: `tls://user:password@host:port`.
         user: User of the logon. Overrides the user in `uri`. A server without tokens accepts any user. The
