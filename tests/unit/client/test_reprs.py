@@ -30,7 +30,7 @@ def test_client_repr_has_name_address_and_state(server: SocketServer) -> None:
 
 
 def test_ha_client_repr_has_the_connection_state(server: SocketServer) -> None:
-    client = tt.HAClient("desk", servers=server.uri)
+    client = tt.HAClient("desk", server.uri)  # the server as second argument, as for a Client
     assert repr(client) == "<HAClient 'desk', not connected>"
     with client:
         assert repr(client) == f"<HAClient 'desk' of {server.uri}, connected>"

@@ -33,8 +33,8 @@ class HAFrontend(ClientFrontend):
     def __init__(
         self,
         name: str,
-        *,
         servers: str | Sequence[str] | None = None,
+        *,
         server_chooser: ServerChooser | None = None,
         user: str | None = None,
         password: str | None = None,
