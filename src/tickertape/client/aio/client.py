@@ -312,8 +312,8 @@ class AsyncClient(
         Args:
             topic: Name of the topic or queue.
             messages: The bodies, each as `data` of `publish`.
-            timeout: Longest single wait for free space, in seconds or text. None: as long as the connection
-                lasts. Default: the timeout of the client.
+            timeout: Longest single wait for free space in the publish store or the send buffer, in seconds or
+                text. None: as long as the connection lasts. Default: the timeout of the client.
 
         Returns:
             The sequence number of the last message. None if `messages` is empty, and whenever `publish`

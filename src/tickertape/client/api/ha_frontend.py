@@ -74,7 +74,7 @@ class HAFrontend(ClientFrontend):
 
         Args:
             name: The client name.
-            options: All other parameters of the class, such as `servers`.
+            options: All other parameters of the class except the two stores, such as `servers`.
 
         Raises:
             BadName: The client name is invalid.
@@ -99,7 +99,7 @@ class HAFrontend(ClientFrontend):
             name: The client name.
             publish_path: Directory of the publish store.
             bookmark_path: File of the bookmark store.
-            options: All other parameters of the class, such as `servers`.
+            options: All other parameters of the class except the two stores, such as `servers`.
 
         Raises:
             StoreLocked: Another process or store uses one of the paths.

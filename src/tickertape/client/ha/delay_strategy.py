@@ -73,8 +73,8 @@ class FixedDelayStrategy:
             least 50 ms before it retries a server that failed.
         initial: Wait before the first attempt after a lost connection, and before the second attempt of
             `connect_and_logon`. Default `delay`.
-        give_up_after: Longest time to keep trying, in seconds or text, from the lost connection or the first
-            failed attempt on. Default None (never give up).
+        give_up_after: Longest time to keep trying, in seconds or text. It starts with the lost connection or
+            the first failed attempt. Default None (never give up).
 
     Raises:
         BadOption: A value is invalid.
@@ -120,8 +120,8 @@ class ExponentialDelayStrategy:
         factor: Growth per failure, at least 1. Default 2.
         maximum: Longest wait without jitter, in seconds or text. Default 20 s.
         jitter: Largest jitter as a multiple of `initial`, at least 0. Default 1.
-        give_up_after: Longest time to keep trying, in seconds or text, from the lost connection or the first
-            failed attempt on. Default None (never give up).
+        give_up_after: Longest time to keep trying, in seconds or text. It starts with the lost connection or
+            the first failed attempt. Default None (never give up).
 
     Raises:
         BadOption: A value is invalid.

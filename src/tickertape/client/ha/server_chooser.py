@@ -124,7 +124,10 @@ class DefaultServerChooser:
             self._current = (self._current + 1) % len(self._uris)
 
     def error(self) -> str:
-        """Return the text of the last failure, or a text that says that the list is empty."""
+        """Return the text of the last failure, or `""` after a success or before any failure.
+
+        With an empty list, the text reports that.
+        """
         if not self._uris:
             return "The list of servers is empty."
         return "" if self._last_error is None else str(self._last_error)

@@ -95,7 +95,10 @@ class HybridPublishStore(StoreOptions, ClosesItself):
 
     @property
     def last_sequence(self) -> int:
-        """Highest sequence ever stored, or reserved by an earlier process. 0 for a fresh store."""
+        """Highest sequence ever stored. 0 for a fresh store.
+
+        Until this process stores a message: the highest sequence that an earlier process may have used.
+        """
         return self._memory.last_sequence or self._file.last_sequence
 
     def put(self, stored: Stored) -> None:

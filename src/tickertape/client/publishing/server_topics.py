@@ -146,6 +146,6 @@ def _topic_set(names: frozenset[str], which: str) -> TopicSet:
         return TopicSet(names)
     except BadTopic as error:
         raise BadCommand(
-            f"Cannot log on: the server reported an invalid pattern of {which} from its configuration. "
-            f"{error}"
+            f"Cannot log on: the {which} that the server reported are invalid. {error} Update the client or "
+            "the server, whichever is older."
         ) from None

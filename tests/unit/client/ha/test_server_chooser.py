@@ -46,6 +46,7 @@ def test_default_chooser_ignores_failure_of_another_server() -> None:
 
 def test_default_chooser_repeats_one_server_and_accepts_more() -> None:
     chooser = tt.DefaultServerChooser(A)
+    assert chooser.error() == ""
     chooser.report_failure(LOST, info(A))
     assert chooser.current_uri() == A
     chooser.add(B)
