@@ -58,8 +58,8 @@ FILTER_MUTATIONS: Final = (
     Mutation(
         "an exception of a constant reaches the caller of the compiler",
         "filter/compiler/analyse.py",
-        "        except Exception as error:\n            DEFECTS.note(error)\n            raise self",
-        "        except KeyError as error:\n            DEFECTS.note(error)\n            raise self",
+        "        except Exception as error:\n            text = DEFECTS.note(error)\n            raise self",
+        "        except KeyError as error:\n            text = DEFECTS.note(error)\n            raise self",
         ("unit/filter/test_contained_errors.py",),
         promise="R12",
         tier="unit",

@@ -101,3 +101,10 @@ def said(error: BaseException, characters_max: int = said_characters_max) -> str
     text = " ".join(_ESCAPES.sub("", str(error)).split())
     text = "".join(character for character in text if character.isprintable())
     return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
+
+
+def described(error: BaseException, characters_max: int = said_characters_max) -> str:
+    """Return the type of `error`, and its text if it has one, without a full stop at the end."""
+    text = said(error, characters_max)
+    text = text if text.endswith("...") else text.removesuffix(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

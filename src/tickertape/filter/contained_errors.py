@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.base.text_format import said
+from tickertape.base.text_format import described
 
 _CHARACTERS_MAX: Final = 200
 
@@ -22,15 +22,11 @@ class ContainedErrors:
         self.last: str = ""
         """Type and text of the last exception."""
 
-    def note(self, error: Exception) -> None:
-        """Count `error`."""
+    def note(self, error: Exception) -> str:
+        """Count `error`. Return its type and the start of its text."""
         self.count += 1
-        self.last = described(error)
-
-
-def described(error: Exception) -> str:
-    """Return the type of `error` and the start of its text."""
-    return f"{type(error).__name__}: {said(error, _CHARACTERS_MAX)}"
+        self.last = text = described(error, _CHARACTERS_MAX)
+        return text
 
 
 DEFECTS: Final = ContainedErrors()

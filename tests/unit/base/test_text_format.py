@@ -14,6 +14,7 @@ from tickertape.base.bookmarks import bookmark_text
 from tickertape.base.errors import TickertapeError
 from tickertape.base.names import check_client_name, check_topic, check_transaction
 from tickertape.base.text_format import (
+    described,
     did_you_mean,
     near_name,
     near_names_max,
@@ -30,6 +31,13 @@ from tickertape.base.units import parse_interval, parse_size
 def test_library_error_text_is_one_line_without_colours() -> None:
     error = OSError("Generic S3 error \x1b[31m↳\x1b[0m refused\n\n  (os error 111)\x07")
     assert said(error) == "Generic S3 error ↳ refused (os error 111)"
+
+
+def test_described_error_has_a_text_only_if_the_error_has_one() -> None:
+    assert described(KeyError("price")) == "KeyError: 'price'"
+    assert described(ValueError("The disk is full.")) == "ValueError: The disk is full"
+    assert described(NotImplementedError()) == "NotImplementedError"
+    assert described(ValueError("x" * 300), 10) == "ValueError: xxxxxxx..."
 
 
 def test_shown_text_is_bounded_and_escaped() -> None:

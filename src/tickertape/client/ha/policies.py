@@ -15,7 +15,7 @@ import msgspec
 from tickertape.base.bookmarks import bookmark_text
 from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
 from tickertape.base.options import parse_options
-from tickertape.base.text_format import is_finite, wrong_type
+from tickertape.base.text_format import described, is_finite, wrong_type
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.address import Address, parse_uri
 from tickertape.client.common.credentials import Credentials
@@ -83,7 +83,7 @@ class ApplicationPolicies:
             return self._ask_chooser()
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._report(error)
-            return ServerChosen(None, f"it raised {type(error).__name__}: {error}")
+            return ServerChosen(None, f"it raised {described(error)}")
 
     def _ask_chooser(self) -> ServerChosen:
         with plainly("the server chooser"):
@@ -108,7 +108,7 @@ class ApplicationPolicies:
                 wrong = "" if _is_delay(seconds) else repr(seconds)
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._report(error)
-            return DelayChosen(None, f"the delay strategy raised {type(error).__name__}: {error}")
+            return DelayChosen(None, f"the delay strategy raised {described(error)}")
         if not wrong:
             return DelayChosen(seconds)
         self._report(
@@ -239,7 +239,7 @@ def as_failure(error: Exception, uri: str) -> TickertapeError:
     """Return the failure of an attempt as a `TickertapeError`."""
     if isinstance(error, TickertapeError):
         return error
-    failure = UsageError(f"Cannot connect to {uri!r}: {type(error).__name__}: {error}")
+    failure = UsageError(f"Cannot connect to {uri!r}: {described(error)}.")
     failure.__cause__ = error
     return failure
 

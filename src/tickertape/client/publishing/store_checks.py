@@ -18,7 +18,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import last_persisted_max, message_bytes_max, message_cost_bytes
-from tickertape.base.text_format import wrong_type
+from tickertape.base.text_format import described, wrong_type
 from tickertape.client.limits import foreign_sequences_max
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 
@@ -79,10 +79,7 @@ def as_store_error(error: Exception) -> StoreError:
     """Return an exception of a publish store as a `TickertapeError`."""
     if isinstance(error, StoreError):
         return error
-    failure = StoreFailed(
-        f"Cannot use the publish store: it raised {type(error).__name__}: {str(error).rstrip('.')}. "
-        "Correct the store."
-    )
+    failure = StoreFailed(f"Cannot use the publish store: it raised {described(error)}. Correct the store.")
     failure.__cause__ = error
     return failure
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import Closed, StoreFailed, TickertapeError
+from tickertape.base.text_format import described
 from tickertape.client.bookmark_store.progress import Mask, Publishers, RecoveryPoint, UInt64s, one_for_each
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.limits import bookmark_publishers_max
@@ -176,6 +177,5 @@ def asked(call: Callable[[], T]) -> T:
         raise
     except Exception as error:  # a custom store may raise any exception
         raise StoreFailed(
-            f"Cannot use the bookmark store: it raised {type(error).__name__}: {str(error).rstrip('.')}. "
-            "Correct the store."
+            f"Cannot use the bookmark store: it raised {described(error)}. Correct the store."
         ) from error

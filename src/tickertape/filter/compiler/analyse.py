@@ -12,7 +12,7 @@ from typing import Any, Final
 from tickertape.base.errors import BadFilter
 from tickertape.filter.compiler.codegen import CodeGenerator, is_condition
 from tickertape.filter.compiler.regex import BadPattern, compile_pattern
-from tickertape.filter.contained_errors import DEFECTS, described
+from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions.arrays import Arrays, TooCostly
 from tickertape.filter.functions.regexp_replace import refers_to_group
 from tickertape.filter.functions.registry import (
@@ -198,9 +198,9 @@ class _Resolver:
         except TooCostly:
             raise self._refuse(node.at, "this expression is too expensive. Use a shorter one") from None
         except Exception as error:
-            DEFECTS.note(error)
+            text = DEFECTS.note(error)
             raise self._refuse(
-                node.at, f"this expression cannot be evaluated ({described(error)}). Report the defect"
+                node.at, f"this expression cannot be evaluated ({text}). Report the defect"
             ) from error
 
     def _simplified(self, node: Node) -> Node:

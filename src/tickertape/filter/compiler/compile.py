@@ -20,7 +20,7 @@ from tickertape.base.errors import BadFilter, BadPath
 from tickertape.base.limits import filter_bytes_max
 from tickertape.filter.compiler.analyse import analyse, is_scan
 from tickertape.filter.compiler.codegen import CodeGenerator
-from tickertape.filter.contained_errors import DEFECTS, described
+from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions.arrays import Arrays, TooCostly
 from tickertape.filter.functions.registry import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
 from tickertape.filter.functions.values import Scalar, number
@@ -166,8 +166,8 @@ def refusing_defects() -> Iterator[None]:
     except BadFilter:
         raise
     except Exception as error:
-        DEFECTS.note(error)
-        raise BadFilter(f"Cannot compile the filter: {described(error)}. Report the defect.") from error
+        text = DEFECTS.note(error)
+        raise BadFilter(f"Cannot compile the filter: {text}. Report the defect.") from error
 
 
 @lru_cache(maxsize=_TREES_KEPT)

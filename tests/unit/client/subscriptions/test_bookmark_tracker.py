@@ -73,6 +73,8 @@ def test_exception_of_a_store_becomes_store_failed() -> None:
     with pytest.raises(StoreFailed, match="OSError: no such disk") as caught:
         asked(lambda: fail(OSError("no such disk")))
     assert isinstance(caught.value.__cause__, OSError)
+    with pytest.raises(StoreFailed, match=r"it raised NotImplementedError\. Correct the store\.$"):
+        asked(lambda: fail(NotImplementedError()))
     for error in (BookmarkStoreFull("full"), Closed("closed")):
         with pytest.raises(type(error)):
             asked(lambda error=error: fail(error))  # type: ignore[misc]
