@@ -551,7 +551,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def query_id(self) -> str | None:
-        """Id of the query for a record, `group_begin` or `group_end`. None for a published message."""
+        """Id of the query for a message with the `command` `sow`, `group_begin` or `group_end`, else None."""
         context = self.batch.context
         return None if context is None or context.command == "publish" else context.sub_id
 
@@ -560,8 +560,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         """Bookmark (`publisher|sequence|`) of a message from a bookmark subscription, a queue or a query,
         otherwise None. Messages of non-persistent topics have none.
 
-        A record has the bookmark of the message that last changed the record. `group_begin` and `group_end`
-        have the bookmark of the last message in the log before the result.
+        A record has the bookmark of the message that last changed the record. Messages with the `command`
+        `group_begin` or `group_end` have the bookmark of the last message in the log before the result.
         """
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):

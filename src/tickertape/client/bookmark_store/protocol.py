@@ -93,7 +93,7 @@ class BookmarkStore(Protocol):
         """Return whether the message was discarded, or is too old to be delivered.
 
         A message is too old if the store has not recorded it, but has recorded a later message of its
-        publisher. The method `log` drops these messages, and also repeated messages: those that it has
+        publisher. The method `log` drops these messages. It also drops duplicates of messages that it has
         accepted since the last call of `resumed`.
         """
 

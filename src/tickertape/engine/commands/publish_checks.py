@@ -63,7 +63,9 @@ def check_from_client(batch: MessageBatch, *, deltas: bool = False) -> None:
     Raises `BadBatch` or `CorruptBatch`.
     """
     if batch.run_count != 1:
-        raise BadBatch(f"Cannot store a batch of a client: it has {batch.run_count} runs. Send one run.")
+        raise BadBatch(
+            f"Cannot store a batch of a client: its run table has {batch.run_count} rows. Send one row."
+        )
     columns = batch.columns & ~_COLUMNS_OF_CLIENTS
     if deltas and batch.message_flags is not None and int(batch.message_flags.max()) == FLAG_DELTA:
         if (batch.message_flags | FLAG_DELTA != FLAG_DELTA).any():

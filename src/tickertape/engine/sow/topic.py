@@ -166,7 +166,7 @@ class StateTopic:
             fault = f"a key has {max(map(len, keys)):,} bytes" if all(keys) else "a key is empty"
             raise BadSowKey(
                 f"Cannot select records of {shown(self.name)}: {fault}. "
-                f"Use canonical keys of 1 to {sow_key_bytes_max:,} bytes."
+                f"Use keys of 1 to {sow_key_bytes_max:,} bytes."
             )
         if self._patterned and not all(map(_names_topic, keys)):
             raise BadSowKey(
