@@ -96,13 +96,32 @@ def test_sow_delete_asks_with_the_number_of_records(
 
 
 def test_sow_delete_refuses_a_queue(server: RunningServer, records: tt.Client) -> None:
+    records.sow_delete("work", filter="TRUE")
     records.publish("jobs", {"id": 1})
     records.publish_flush()
     done = run(server, "sow-delete", "work", "--filter", "TRUE", "--yes")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "it is not a SOW topic" in done.stderr
+    assert run(server, "sow-delete", "work", "--sow-key", "a", "--yes").exit_code == 2
     with records.subscribe("work", browse=True) as stream:
         assert stream.get(timeout=10).json() == {"id": 1}
+
+
+def test_sow_prints_the_available_messages_of_a_queue(server: RunningServer, records: tt.Client) -> None:
+    records.sow_delete("work", filter="TRUE")
+    records.publish_batch("jobs", [{"id": number} for number in (4, 6, 5)])
+    records.publish_flush()
+    done = run(server, "sow", "work", "--order-by", "/id DESC", "--top", "2")
+    assert (done.exit_code, done.stdout.splitlines()) == (0, ['{"id":6}', '{"id":5}'])
+    lines = run(server, "sow", "work", "--output", "json", "--limit", "1").stdout.splitlines()
+    (line,) = map(json.loads, lines)
+    assert (line["command"], line["topic"], line["underlying_topic"]) == ("sow", "work", "jobs")
+    assert "sow_key" not in line
+    csv = run(server, "sow", "work", "--output", "csv")
+    assert (csv.exit_code, len(csv.stdout.splitlines())) == (0, 4)
+    refused = run(server, "sow", "work", "--follow")
+    assert refused.exit_code == 2
+    assert "Cannot follow queue 'work' after a query" in refused.stderr
 
 
 def test_delta_publish_merges_lines_into_records(

@@ -21,6 +21,19 @@ def _of_query(
     return Mutation(name, f"engine/sow/query/{module}.py", old, new, (*files, _PROGRAMS), promise, "unit")
 
 
+def _of_queue(name: str, module: str, old: str, new: str, test: str = "test_queue_queries.py") -> Mutation:
+    """Return a defect of queries of queues."""
+    return Mutation(
+        name,
+        f"engine/{module}.py",
+        old,
+        new,
+        (f"unit/engine/sow/{test}",),
+        promise="behaviour 49",
+        tier="unit",
+    )
+
+
 SOW_QUERY_MUTATIONS: Final = (
     _of_query(
         "a query has changes above its position",
@@ -139,5 +152,85 @@ SOW_QUERY_MUTATIONS: Final = (
         "            self.pin.release()\n",
         "test_record_copy.py",
         promise="R14",
+    ),
+    _of_queue(
+        "a query of a queue starts before messages that were persisted at the request",
+        "queues/registry",
+        "if queue.considered >= waiter.needed or worker.failure is not None:",
+        "if True:",
+    ),
+    _of_queue(
+        "a query that waits for a queue starts with its credit",
+        "sow/queries",
+        "if feed not in self._early and not feed.late:",
+        "if feed not in self._early:",
+        "test_queue_patterns.py",
+    ),
+    _of_queue(
+        "a query of a queue waits for the fold of SOW topics",
+        "sow/queries",
+        "elif feed.queues and not feed.needs_fold:",
+        "elif False:",
+        "test_queue_patterns.py",
+    ),
+    _of_queue(
+        "a stopped queue ends the query of a pattern",
+        "sow/selection",
+        "if failure is not None and self._named:",
+        "if failure is not None:",
+        "test_queue_patterns.py",
+    ),
+    _of_queue(
+        "a query of the name of a queue that has stopped meanwhile is empty",
+        "sow/selection",
+        "if failure is not None and self._named:",
+        "if False:",
+        "test_queue_patterns.py",
+    ),
+    _of_queue(
+        "a pattern ends with the error of a stopped queue at the request",
+        "sow/checks",
+        "            queues.permit(session, worker)\n",
+        "            queues.check(session, [worker], None)\n",
+        "test_queue_patterns.py",
+    ),
+    _of_queue(
+        "a query of a queue reads messages that retention removes",
+        "sow/queue_copy",
+        "return int(self._left.min()) if self._left else None",
+        "return None",
+    ),
+    _of_queue(
+        "the messages of a queue are not counted as memory of results",
+        "sow/queue_copy",
+        "        self._count(blocks.used_bytes - before)\n",
+        "",
+    ),
+    _of_queue(
+        "the copied messages of one query have no limit",
+        "sow/queue_copy",
+        "if self.nbytes > queue_query_bytes_max:",
+        "if False:",
+    ),
+    _of_queue(
+        "a query of a queue with top_n counts only copied messages",
+        "sow/query/query",
+        "            self.matches += self._copies[number].uncopied\n",
+        "",
+    ),
+    _of_queue(
+        "the filter of a query of a queue sees the time of its steps",
+        "sow/queue_copy",
+        "content.matching_rows(batch, rows, self._constants)",
+        "content.matching_rows(batch, rows)",
+    ),
+    Mutation(
+        "a frame has records and messages of a queue, so that records have the name of the queue",
+        "engine/sow/query/result.py",
+        "                end = min(end, self._of_one_kind(parts, found))\n",
+        "                pass\n",
+        ("integration/test_queue_queries.py",),
+        promise="behaviour 49",
+        tier="integration",
     ),
 )

@@ -195,6 +195,7 @@ class Broker:
         retention = RetentionManager(self.journal, policy, self._outbox, self._clock, self.reads)
         retention.pin(self.queues.oldest_needed)
         retention.pin(self._delivery.oldest_needed)
+        retention.pin(self.services.records.oldest_needed)
         retention.pin_states(self.state_checkpoints)
         return retention
 
@@ -418,10 +419,7 @@ class Broker:
                 self._delivery.read_done(owner, result)
             elif isinstance(owner, PersistedReader):
                 owner.read_done(result)
-                if owner.holder is self.states.fold:
-                    self.states.wake()
-                else:
-                    self.queues.read_done(owner.holder)
+                self.services.read_done(owner.holder)
             elif isinstance(owner, RequestLookup):
                 self._settle(owner)
             elif isinstance(owner, RangeSearch):

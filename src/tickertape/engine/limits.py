@@ -398,3 +398,7 @@ overlay_seconds: Final = 60.0
 sow_results_bytes_max: Final = 1 * GIB
 """Memory of the results of all queries: their rows and sort keys, and bodies that only they still need. Above
 it the oldest query ends."""
+queue_query_bytes_max: Final = 512 * MIB
+"""Memory of the messages that one query copies from queues, with their rows. Above it the query ends."""
+queue_query_block_bytes: Final = 256 * KIB
+"""Size of a block with these bodies, because a query may copy a few messages of each of many queues."""

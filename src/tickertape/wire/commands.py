@@ -428,16 +428,20 @@ class GroupBegin(Command, tag="gb", frozen=True, kw_only=True):
     """Pattern of further topics of the SOW topic."""
     types: dict[str, tuple[str, ...]] = {}
     """Topics that are not JSON, by message type."""
+    queue: bool = False
+    """Whether `topic` is the name of a queue. Its messages available at `position` are the records."""
 
 
 class Records(Command, tag="rec", frozen=True, kw_only=True):
     """Records of query `sub_id`: a batch of one run by the server, with one message for each record.
 
-    `marks` has publisher, sequence and timestamp of each message, which the run cannot have.
+    `marks` has publisher, sequence and timestamp of each message, which the run cannot have. `queue` is the
+    queue of the messages, empty for records of SOW topics.
     """
 
     sub_id: str
     marks: bytes
+    queue: str = ""
 
 
 class GroupEnd(Command, tag="ge", frozen=True, kw_only=True):

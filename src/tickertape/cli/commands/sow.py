@@ -36,6 +36,10 @@ _filter_option = click.option(
 )
 
 
+_ANY_KEY = "AAAAAAAAAAAAAAAAAAAAAA"
+"""A valid key. Whether it has a record does not matter."""
+
+
 def _keys_option(text: str) -> Callable[[Command], Command]:
     return click.option("--sow-key", "keys", multiple=True, metavar="KEY", help=text)
 
@@ -43,7 +47,7 @@ def _keys_option(text: str) -> Callable[[Command], Command]:
 # -- sow ----------------------------------------------------------------------------------------------
 
 
-@click.command(short_help="Print the records of a SOW topic.")
+@click.command(short_help="Print the records of a SOW topic, or the messages of a queue.")
 @click.argument("topic")
 @server_options
 @_filter_option
@@ -71,6 +75,8 @@ def sow(
     """Print the records of the SOW topic TOPIC: the last message of each key, at one position of the log.
 
     TOPIC is a name, or a regular expression that selects all matching SOW topics, such as "^positions/".
+    With the name of a queue, print its available messages without consuming them. A regular expression also
+    selects matching queues, except with --follow or --sow-key.
 
     \b
     tickertape sow positions
@@ -168,7 +174,7 @@ def sow_delete(
         wanted = {"data": _body(data.read())}
     store = MemoryPublishStore()
     with server.client(client_name("sow-delete"), publish_store=store, timeout=timeout) as client:
-        # Also with --yes: a delete on a queue would acknowledge messages, and this query refuses a queue.
+        _refuse_queue(client, topic)  # also with --yes: a delete on a queue acknowledges messages
         matches = _matches(client, topic, {} if data is not None else wanted)
         if not yes:
             _confirm(topic, None if data is not None else matches)
@@ -197,6 +203,21 @@ def _confirm(topic: str, matches: int | None) -> None:
         raise click.UsageError("Confirmation needed. Pass --yes when not on a terminal.")
     if not answer:
         raise Failure("Nothing was deleted.")
+
+
+def _refuse_queue(client: Client, topic: str) -> None:
+    """Raise `UsageError` for a queue: the server refuses a query of its messages by keys."""
+    from tickertape.base.errors import BadOption
+
+    try:
+        with client.sow(topic, keys=[_ANY_KEY], top_n=0) as result:
+            for _ in result:
+                """No record is sent."""
+    except BadOption:
+        raise click.UsageError(
+            f"Cannot delete records of {shown(topic)}: it is not a SOW topic but a queue. Use the name of a "
+            "SOW topic."
+        ) from None
 
 
 def _matches(client: Client, topic: str, wanted: dict[str, Any]) -> int:

@@ -61,8 +61,11 @@ class SowCalls(ABC, Generic[Found, Opened, Done]):
         before the call, and no changes after that position. The call returns when the server has chosen the
         position.
 
+        The records of a queue are its available messages. The query consumes none of them.
+
         Args:
-            topic: Name of a SOW topic, or a pattern for all SOW topics that match it: `"^positions/"`.
+            topic: Name of a SOW topic or queue, or a pattern for all that match it: `"^positions/"`. With
+                `keys`, a pattern covers SOW topics only.
             filter: Only records whose content matches this expression: `"/price > 10"`.
             keys: Only records with one of these keys (`Message.sow_key`). None (default): all.
             order_by: Fields to sort by: `"/price DESC, /symbol"`. `DESC` reverses the order, and `TEXT`
@@ -84,13 +87,16 @@ class SowCalls(ABC, Generic[Found, Opened, Done]):
             The result. It can be read only once.
 
         Raises:
-            BadTopic: The topic has no SOW, or its name or pattern is invalid.
+            BadTopic: The topic is neither a SOW topic nor a queue, or its name or pattern is invalid.
             BadFilter: The filter is invalid.
             BadOrderBy: `order_by` is invalid.
-            BadOption: An argument or option is invalid, conflicts with another, or does not apply.
+            BadOption: An argument or option is invalid, conflicts with another, or does not apply. Or `keys`
+                are given for a queue.
             BadCommand: `keys` has more than 100,000 keys, or needs more than 224 KiB.
             NotBuilt: `bookmark` is given, or this version of the server does not support the query.
             QueryTooSlow: The results of all running queries need too much memory of the server.
+            LimitReached: The messages of queues need more than 512 MiB of the server.
+            JournalCorrupt: The queue has stopped because the log is damaged.
             SubscriptionExists: `query_id` is the id of a running query or subscription.
             NotReady: The server is shutting down.
             TimedOut: No position within `timeout`.
@@ -152,7 +158,7 @@ class SowCalls(ABC, Generic[Found, Opened, Done]):
         the result, the store forgets earlier messages of `sub_id`.
 
         Args:
-            topic: As in `sow`.
+            topic: Name of a SOW topic, or a pattern for all SOW topics that match it.
             filter: Only records and messages whose content matches this expression.
             sub_id: Id of the subscription, and its name in the bookmark store. None (default): a generated
                 id.

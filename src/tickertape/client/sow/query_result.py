@@ -14,6 +14,7 @@ from tickertape.base.errors import BadCommand
 from tickertape.base.names import is_pattern
 from tickertape.base.options import parse_options
 from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.queue_lease import Lease
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.sow.record_batch import RecordBatch, marker
 from tickertape.client.sow.record_keys import RecordKeys, keys_of
@@ -77,8 +78,8 @@ class QueryResult:
         self.keys = keys_of(self._groups, whole=self._whole)
         return first
 
-    def records(self, command: Records, batch: MessageBatch) -> MessageBatch:
-        """Return the records of a frame."""
+    def records(self, command: Records, batch: MessageBatch, lease: Lease | None = None) -> MessageBatch:
+        """Return the records of a frame. `lease` is given for messages of a queue."""
         if self.complete or not self._groups:
             raise self._invalid("records are outside of a group")
         records = RecordBatch(batch, decode_marks(command.marks, batch.count))
@@ -86,6 +87,8 @@ class QueryResult:
         if self._context is None:
             self._context = self._marked("sow")
         records.context = self._context
+        if lease is not None:
+            records.context = msgspec.structs.replace(self._context, lease=lease, sow_keys=None)
         return records
 
     def end(self, command: GroupEnd) -> ResultTotals:

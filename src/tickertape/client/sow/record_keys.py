@@ -78,7 +78,7 @@ class RecordKeys(msgspec.Struct, frozen=True, dict=True):
 
 
 def keys_of(groups: Sequence[GroupBegin], *, whole: bool) -> RecordKeys:
-    """Return the keys of a query with these groups."""
+    """Return the keys of a query with these groups. Messages of queues have no keys."""
     return RecordKeys(
         tuple(
             GroupKeys(
@@ -89,6 +89,7 @@ def keys_of(groups: Sequence[GroupBegin], *, whole: bool) -> RecordKeys:
                 {topic: kind for kind, topics in group.types.items() for topic in topics},
             )
             for group in groups
+            if not group.queue
         ),
         whole,
     )

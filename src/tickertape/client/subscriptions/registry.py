@@ -410,7 +410,8 @@ class SubscriptionRegistry:
         elif isinstance(command, GroupEnd):
             self._effects += subscription.end_group(command)
         elif batch is not None and self._intact(batch, (command.sub_id,)):
-            records = subscription.queried(command).records(command, batch)
+            lease = subscription.browse_lease(command.queue, self._leases) if command.queue else None
+            records = subscription.queried(command).records(command, batch, lease)
             subscription.check_credit(batch.count, batch.cost)
             self._idle_credit.delivered(subscription, batch.cost, now.mono)
             self._effects.append(effects.DeliverBatch(subscription.sink, records))

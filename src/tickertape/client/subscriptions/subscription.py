@@ -271,6 +271,10 @@ class Subscription:
         lease = leases.lease(command, self.context.sub_id, self.hold, browsed=browsed)
         return msgspec.structs.replace(self.context, lease=lease)
 
+    def browse_lease(self, queue: str, leases: Leases) -> Lease:
+        """Return the lease of messages of a queue in the result of a query: they cannot be acknowledged."""
+        return leases.lease(Deliver(queue=queue), self.context.sub_id, self.hold, browsed=True)
+
     def check_credit(self, messages: int, cost: int) -> None:
         """Raise `BadCommand` for a delivery above the credit.
 

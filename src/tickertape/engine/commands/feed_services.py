@@ -55,6 +55,15 @@ class FeedServices:
         self.states.step()
         self.records.folded()
 
+    def read_done(self, holder: object) -> None:
+        """Resume the holder of a reader of the log after the answer to its read."""
+        if holder is self.states.fold:
+            self.states.wake()
+        elif isinstance(holder, SowFeed):
+            self.records.credit(holder)
+        else:
+            self.queues.read_done(holder)
+
     def writable(self, session: Session) -> None:
         """Resume sending to a connection that is writable again."""
         self.log.writable(session)

@@ -38,7 +38,9 @@ class SowHandler:
         options = query_options(command.options, follow=command.follow)
         held = self._registry.of(session.conn)
         check_id_and_credit(held, command, self._compiler.limits, replaces=options.replace)
-        selection = check_query(session, command, options, self._services.states, self._compiler)
+        selection = check_query(
+            session, command, options, self._services.states, self._services.queues, self._compiler
+        )
         old = held.get(command.sub_id)
         if old is not None:
             check_replaces(old)

@@ -95,13 +95,18 @@ class ContentFilter:
         """Return the end of the piece that starts at message `low`."""
         return piece_end(batch, low, filter_piece_steps_max // self.work)
 
-    def matching_rows(self, batch: MessageBatch, indices: Int64s) -> Int64s:
-        """Return the messages among `indices` (of one piece) that pass the filter."""
+    def matching_rows(
+        self, batch: MessageBatch, indices: Int64s, constants: FilterInputs | None = None
+    ) -> Int64s:
+        """Return the messages among `indices` (of one piece) that pass the filter.
+
+        `constants` are the inputs that are equal for all messages. None: those of now."""
         matcher = self._filter
         if matcher is None:
             return indices
         before = matcher.unreadable
-        constants = self._filter_context.constants_for(self._subscriber) if matcher.needs else None
+        if constants is None and matcher.needs:
+            constants = self._filter_context.constants_for(self._subscriber)
         passed = matcher.matching_rows(batch, indices, constants)
         self._filter_context.count_unreadable(matcher.unreadable - before)
         return passed

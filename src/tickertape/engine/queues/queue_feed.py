@@ -5,7 +5,7 @@ The lease tables of its queues contain the unacknowledged messages.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.state.queue import Queue
@@ -44,3 +44,15 @@ class QueueFeed(Feed):
 
 FeedQueue: TypeAlias = Queue[QueueFeed]
 """A queue whose messages are leased to feeds."""
+
+
+class QueueWaiter(Protocol):
+    """A query that waits until queues have considered the log up to `needed`."""
+
+    needed: int
+
+    def considered(self, queue: FeedQueue) -> None:
+        """Continue without this queue: it has considered the log up to there, or has stopped."""
+
+    def __hash__(self) -> int:
+        """Waiters are compared by identity."""

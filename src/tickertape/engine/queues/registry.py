@@ -21,8 +21,8 @@ from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.dispatch import DeferredDelivery
-from tickertape.engine.queues.message_reader import QueueAccess
-from tickertape.engine.queues.queue_feed import QueueFeed
+from tickertape.engine.queues.message_reader import MessageReader, QueueAccess
+from tickertape.engine.queues.queue_feed import QueueFeed, QueueWaiter
 from tickertape.engine.queues.settlement import Found, look_up, settle
 from tickertape.engine.queues.snapshot import QueueSnapshot, snapshot
 from tickertape.engine.queues.state.admission import Priorities, QueueAdmission
@@ -73,6 +73,8 @@ class QueueRegistry:
         """Feeds by connection."""
         self._early: dict[str, dict[QueueBrowser, None]] = {}
         """Browsers that wait for their queue to advance, by its name, in the order of their requests."""
+        self._waiters: dict[str, dict[QueueWaiter, None]] = {}
+        """Queries that wait for a queue to advance, by its name, with ascending positions."""
         self._workers: dict[str, QueueWorker] = {}
         for definition in catalog.queues.values():
             priority = None
@@ -215,6 +217,24 @@ class QueueRegistry:
             self._early.setdefault(browsing.topic, {})[browsing] = None
         return browsing
 
+    def reader(self, holder: object) -> MessageReader:
+        """Return a reader of messages of queues for a query."""
+        return MessageReader(self._access, None, holder)
+
+    def wait(self, worker: QueueWorker, waiter: QueueWaiter) -> bool:
+        """Let a query wait until a queue has considered the log up to `waiter.needed`, the persisted end.
+
+        Return False if it has, or has stopped."""
+        queue = worker.queue
+        if queue.considered >= waiter.needed or worker.failure is not None:
+            return False
+        self._waiters.setdefault(queue.name, {})[waiter] = None
+        return True
+
+    def cancel_wait(self, worker: QueueWorker, waiter: QueueWaiter) -> None:
+        """End the wait of a query."""
+        self._waiters.get(worker.queue.name, {}).pop(waiter, None)
+
     def credit(self, feed: QueueFeed | QueueBrowser) -> None:
         """Wake the queues of a feed that can receive more messages."""
         if isinstance(feed, QueueBrowser):
@@ -313,7 +333,7 @@ class QueueRegistry:
                 self._step_browser(first)
             else:
                 self._apply(first, first.step())
-                self._begin_browsers(first.queue.name)
+                self._begin_early(first)
                 if first.has_work:
                     self._active[first] = None
 
@@ -369,14 +389,23 @@ class QueueRegistry:
 
     # -- internals --------------------------------------------------------------------------------------
 
-    def _begin_browsers(self, name: str) -> None:
-        early = self._early.get(name)
+    def _begin_early(self, worker: QueueWorker) -> None:
+        """Wake browsers and queries that waited for a queue."""
+        queue = worker.queue
+        early = self._early.get(queue.name)
         while early:
             first = next(iter(early))
             if not first.may_begin:
-                return
+                break
             del early[first]
             self._wake_browser(first)
+        waiters = self._waiters.get(queue.name)
+        while waiters:
+            waiter = next(iter(waiters))
+            if queue.considered < waiter.needed:
+                return
+            del waiters[waiter]
+            waiter.considered(queue)
 
     def _wake_browser(self, browsing: QueueBrowser) -> None:
         self._active[browsing] = None
@@ -415,7 +444,7 @@ class QueueRegistry:
                 self._wake(self._workers[queue.name])
 
     def _stopped(self, worker: QueueWorker, error: TickertapeError) -> None:
-        """End the subscriptions of a queue that stopped because it cannot read its messages."""
+        """End the subscriptions and waits of a queue that stopped because it cannot read its messages."""
         fields: dict[str, str | int] = {"queue": worker.queue.name, "code": error.code, "text": str(error)}
         self._outbox.log_event("queue_stopped", True, fields)
         subs: list[QueueFeed | QueueBrowser] = [
@@ -425,3 +454,5 @@ class QueueRegistry:
         for sub in subs:
             self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
             self.ended.append(sub)
+        for waiter in self._waiters.pop(worker.queue.name, {}):
+            waiter.considered(worker.queue)

@@ -1,7 +1,7 @@
 """SOW feed: the result of one query of a subscription, and the log feed that continues it.
 
 Invariants:
-- The result has the records at one position P, the folded position at its start.
+- The result has the records at one position P, the folded position at its start. A queue has its own one.
 - The log feed is held at P in the step that starts the result, and released after its end. So a client gets
   each message from P on, once.
 - All records are copied before the first one is sent. So a slow reader keeps no changes of the states.
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Protocol
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import slice_batch
 from tickertape.engine.limits import few_records_steps_max, query_step_groups_max
+from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.log_fold import LogFold
@@ -25,7 +26,7 @@ from tickertape.engine.sow.query.few_records import FewRecords
 from tickertape.engine.sow.query.query import StateQuery
 from tickertape.engine.sow.query.result import ResultFrame, ResultFrames
 from tickertape.engine.sow.result_memory import ResultMemory
-from tickertape.engine.sow.selection import GroupQuery, QueryGroup, QuerySelection
+from tickertape.engine.sow.selection import Group, GroupQuery, QuerySelection, QueueGroup
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.subscriptions.start_position import ReplayRange
 from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subscription
@@ -61,11 +62,15 @@ class SowFeed(Feed):
     ) -> None:
         super().__init__(subscription, topic, service)
         self._selection = selection
-        self.groups: Final[tuple[QueryGroup, ...]] = selection.groups
-        """The SOW topics of the query."""
+        self.groups: tuple[Group, ...] = selection.groups
+        """The SOW topics and queues of the query."""
+        self.queues: tuple[QueueGroup, ...] = selection.queues
+        """The queues among them."""
+        self.late: dict[FeedQueue, QueueGroup] = {}
+        """Queues for which its start waits."""
         self._outbox = outbox
         self.needed = 0
-        """Position up to which the log must be folded before its start."""
+        """Position up to which the log must be folded, and considered by queues, before its start."""
         self.requested_at = 0.0
         """Time (monotonic) of its request."""
         self._preparation: Iterator[None] | None = None
@@ -74,7 +79,9 @@ class SowFeed(Feed):
         """Whether the indexes that it needs are built."""
         self.log_feed = log_feed
         self.position = 0
-        """Position of the result, from `begin` on."""
+        """Position of the records of SOW topics, from `begin` on."""
+        self._lowest = 0
+        """Lowest position of the parts of the result. 0 without any."""
         self.is_small = False
         """Whether it has begun, and its steps are so short that it takes several at once."""
         self.over = False
@@ -114,9 +121,32 @@ class SowFeed(Feed):
         return bool(self._waiting) or not self.session.writable
 
     @property
+    def needs_fold(self) -> bool:
+        """Whether its start waits for the fold: it covers a SOW topic, or nothing."""
+        return len(self.queues) < len(self.groups) or not self.groups
+
+    @property
+    def oldest_needed(self) -> int | None:
+        """Position from which it still needs the log for messages of queues, or None."""
+        copies = [group.copy for group in self.queues if group.copy is not None]
+        return min([copy.oldest_needed for copy in copies if copy.oldest_needed is not None], default=None)
+
+    @property
     def begun(self) -> bool:
         """Whether its result has started, and has not ended."""
         return self._memory is not None
+
+    def wait_for_queues(self) -> None:
+        """Wait until all queues have considered the log up to `needed`, or have stopped: until `late` is
+        empty."""
+        for group in self.queues:
+            if group.wait(self):
+                self.late[group.queue] = group
+
+    def considered(self, queue: FeedQueue) -> None:
+        """Continue without a queue: it has considered the log up to `needed`, or has stopped."""
+        del self.late[queue]
+        self._service.credit(self)
 
     def prepare(self, memory: StateMemory) -> None:
         """Execute one bounded step before the start, until `prepared`."""
@@ -126,13 +156,21 @@ class SowFeed(Feed):
             self.prepared = True
 
     def begin(self, fold: LogFold, log: HeldFeeds, memory: ResultMemory) -> None:
-        """Start the result at the folded position, and hold the log there. `memory` counts the result."""
+        """Start the result at the folded position, and hold the log there. `memory` counts the result.
+
+        Raises the error of a stopped queue with the name of the query."""
+        if self.queues:
+            self._leave_out_stopped()
         self.position = fold.folded
         self._as_of = "0" if fold.last is None else str(fold.last)
-        self._queries = self._selection.begin(self.position)
+        self._queries = self._selection.begin(self.position, self)
+        self._lowest = self.position if self._queries else 0
+        if self.queues:
+            positions = [queue.position for queue in self.queues]
+            self._lowest = min([*positions, self.position] if self.needs_fold else positions)
         self.is_small = len(self._queries) == 1 and isinstance(self._queries[0].query, FewRecords)
         self._memory = memory
-        memory.begin(group.topic.fold.records.blocks for group in self.groups)
+        memory.begin(blocks for group in self.groups for blocks in group.blocks)
         self._count(sum(query.nbytes for _, query in self._queries))
         if self.log_feed is not None:
             self.log_feed.begin(ReplayRange(self.position), None)
@@ -160,7 +198,7 @@ class SowFeed(Feed):
             if not query.is_copied:
                 self._step_query(query)
             self._copied += query.is_copied
-            return True
+            return not query.waiting
         if self._current == len(self._queries):
             self._end()
             return False
@@ -172,7 +210,9 @@ class SowFeed(Feed):
             return False
         if self._frames is None:
             topics = [group.topics for group in groups]
-            self._frames = ResultFrames(query, topics, groups[0].content, self._selection.batch_size)
+            queues = [one.queue for one in topics] if self.queues else ()
+            content, size = groups[0].content, self._selection.batch_size
+            self._frames = ResultFrames(query, topics, content, size, queues)
         frame = self._frames.next()
         if frame is not None:
             sent = self._send_records(frame)
@@ -189,13 +229,16 @@ class SowFeed(Feed):
         if self.over:
             return
         self.over = True
+        for group in self.late.values():
+            group.cancel_wait(self)
+        self.late.clear()
         self._waiting.clear()
         self._frames = None
         for _, query in self._queries[self._current :]:
             self._close(query)
         self._count(-self._bytes)
         if self._memory is not None:
-            self._memory.end(group.topic.fold.records.blocks for group in self.groups)
+            self._memory.end(blocks for group in self.groups for blocks in group.blocks)
             self._memory = None
 
     def fail(self, error: TickertapeError, log: HeldFeeds) -> None:
@@ -208,6 +251,10 @@ class SowFeed(Feed):
             log.remove(self.log_feed)
 
     # -- internals --------------------------------------------------------------------------------------
+
+    def _leave_out_stopped(self) -> None:
+        selection = self._selection = self._selection.without_stopped()
+        self.groups, self.queues = selection.groups, selection.queues
 
     def _announce(self) -> None:
         """Send the starts of some groups."""
@@ -248,15 +295,15 @@ class SowFeed(Feed):
         if not count:
             self._keep_waiting(frame)
             return False
-        sent, marks = batch, frame.marks
+        sent, marks, queue = batch, frame.marks, frame.queue
         if count < batch.count:
             sent = slice_batch(batch, 0, count)
             cut = count * record_mark_bytes
-            self._keep_waiting(ResultFrame(slice_batch(batch, count, batch.count), marks[cut:]))
+            self._keep_waiting(ResultFrame(slice_batch(batch, count, batch.count), marks[cut:], queue))
             marks = marks[:cut]
         self.spend(sent)
         self._sent += count
-        self._put(encode_frame(Records(sub_id=self.sub_id, marks=marks), sent))
+        self._put(encode_frame(Records(sub_id=self.sub_id, marks=marks, queue=queue), sent))
         return True
 
     def _end(self) -> None:
@@ -264,7 +311,7 @@ class SowFeed(Feed):
         topic_matches = sum(query.topic_matches for _, query in self._queries)
         ends: list[Command] = [
             GroupEnd(sub_id=self.sub_id, matches=matches, topic_matches=topic_matches, records=self._sent),
-            Completed(sub_id=self.sub_id, next=self.position if self._queries else 0),
+            Completed(sub_id=self.sub_id, next=self._lowest),
         ]
         if self.log_feed is None:
             ends.append(Ended(sub_id=self.sub_id))

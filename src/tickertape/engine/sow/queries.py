@@ -2,6 +2,7 @@
 
 Invariants:
 - One query at a time takes a step, and connections take turns. A small query takes several steps at once.
+- A query that waits for a queue holds back no other query.
 - Results keep at most `sow_results_bytes_max`, so a slow reader costs bounded memory.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from tickertape.base.errors import QueryTooSlow, TickertapeError
 from tickertape.engine.limits import sow_results_bytes_max
+from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.scheduling import FairQueue, Pending
 from tickertape.engine.sessions.session import Session
@@ -58,14 +60,25 @@ class RecordQueries:
         """Memory of all results."""
         return self._memory.nbytes
 
+    def oldest_needed(self) -> RetentionPin | None:
+        """Return the lowest position that a query of a queue needs in the log, as a pin."""
+        needed = [feed.oldest_needed for feed in self._feeds if feed.queues]
+        oldest = min([position for position in needed if position is not None], default=None)
+        return None if oldest is None else RetentionPin(oldest, "a query of a queue", brief=True)
+
     # -- inputs -----------------------------------------------------------------------------------------
 
     def add(self, feed: SowFeed, persisted_end: int) -> None:
-        """Start a query when the log is folded up to `persisted_end`, the end of the log at its request."""
+        """Start a query when the log is folded up to `persisted_end`, the end of the log at its request, and
+        its queues have considered the log up to there."""
         feed.needed = persisted_end
         feed.requested_at = self._clock.mono
         self._feeds[feed] = None
         self._of_connection.setdefault(feed.session.conn, {})[feed] = None
+        if feed.queues:
+            feed.wait_for_queues()
+            self.credit(feed)
+            return
         if self._clock.mono == self._stepped_at:
             self._run(feed)
             return
@@ -76,8 +89,9 @@ class RecordQueries:
             self._begin_oldest()
 
     def credit(self, feed: SowFeed) -> None:
-        """Resume a query that received more credit."""
-        if feed not in self._early:
+        """Resume a query that received more credit, or the answer to a read of the log, or whose queues have
+        advanced."""
+        if feed not in self._early and not feed.late:
             self._run(feed)
 
     def writable(self, session: Session) -> None:
@@ -142,11 +156,13 @@ class RecordQueries:
     def _prepare(self, feed: SowFeed) -> None:
         """Execute one step of a query before its start."""
         feed.prepare(self._state_memory)
-        if feed.prepared:
+        if not feed.prepared:
+            self._run(feed)
+        elif feed.queues and not feed.needs_fold:
+            self._begin(feed)
+        else:
             self._early[feed] = None
             self._wake_early()
-        else:
-            self._run(feed)
 
     def _run(self, feed: SowFeed) -> None:
         if not (feed.queued or feed.over or feed.session.ended):
@@ -175,6 +191,15 @@ class RecordQueries:
                 self._run(feed)
         if self._early:
             self._wake_early()
+
+    def _begin(self, feed: SowFeed) -> None:
+        """Begin a query of queues only, which does not wait for the fold."""
+        try:
+            feed.begin(self._fold, self._log, self._memory)
+        except TickertapeError as error:
+            self._fail(feed, error)
+        else:
+            self._run(feed)
 
     def _forget(self, feed: SowFeed) -> None:
         self._feeds.pop(feed, None)

@@ -1,13 +1,16 @@
-"""Query selection: the SOW topics, records and order that a query requests, and its groups."""
+"""Query selection: the SOW topics, queues, records and order that a query requests, and its groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from tickertape.engine.limits import query_index_slots_max
+from tickertape.engine.limits import query_index_slots_max, queue_query_block_bytes
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
+from tickertape.engine.queues.queue_feed import FeedQueue, QueueWaiter
+from tickertape.engine.queues.registry import QueueRegistry
+from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.query.few_records import FewRecords, few_records
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
@@ -16,6 +19,9 @@ from tickertape.engine.sow.query.record_copy import WantedKeys
 from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFilter
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.query.result import ResultFrames
+from tickertape.engine.sow.queue_copy import CopyMemory, QueueCopy
+from tickertape.engine.sow.state.blocks import BodyBlocks
+from tickertape.engine.sow.state.records import RecordTable
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.wire.commands import GroupBegin
 
@@ -56,7 +62,8 @@ class QueryGroup:
         if content is not None and (content.filter is not None or only is not None):
             chosen = None if only is None else frozenset((only,))
             self.filter = RecordFilter(content, topics, topic.fold.records, chosen)
-        self._only = only
+        self.blocks = (topic.fold.records.blocks,)
+        """Blocks of the bodies, which results share with the state."""
 
     def source(self, keys: SelectedKeys, order: SortOrder | None) -> QuerySource:
         """Return the records of this SOW topic that a query selects."""
@@ -100,35 +107,127 @@ class QueryGroup:
         )
 
 
-class GroupQuery(NamedTuple):
-    """The query of some SOW topics, whose records are sent together."""
+class QueueGroup:
+    """The part of a query for the available messages of one queue.
 
-    groups: tuple[QueryGroup, ...]
+    `named`: the query has its name. Such a query fails if the queue has stopped. A pattern leaves it out: a
+    stopped queue delivers nothing, so it has no available messages."""
+
+    blocks: tuple[BodyBlocks, ...] = ()
+
+    def __init__(
+        self,
+        queues: QueueRegistry,
+        worker: QueueWorker,
+        topics: RecordTopics,
+        content: ContentFilter | None,
+        types: dict[str, tuple[str, ...]],
+        *,
+        named: bool,
+    ) -> None:
+        self._queues = queues
+        self._worker = worker
+        self.queue: FeedQueue = worker.queue
+        self.topics = topics
+        self.content = content
+        self.types = types
+        """Topics of its messages that are not JSON, by message type."""
+        self._named = named
+        self.position = 0
+        """Position of its messages, from their copy on."""
+        self.copy: QueueCopy | None = None
+        """Copy of the messages, from the start of the query on."""
+
+    def wait(self, waiter: QueueWaiter) -> bool:
+        """See `QueueRegistry.wait`."""
+        return self._queues.wait(self._worker, waiter)
+
+    def cancel_wait(self, waiter: QueueWaiter) -> None:
+        """See `QueueRegistry.cancel_wait`."""
+        self._queues.cancel_wait(self._worker, waiter)
+
+    def has_stopped(self) -> bool:
+        """Return whether the queue has stopped. Raises its error if the query has its name."""
+        failure = self._worker.failure
+        if failure is not None and self._named:
+            raise failure
+        return failure is not None
+
+    def open(self, limit: int | None, holder: object, memory: CopyMemory) -> None:
+        """Take the messages that are available now. The result needs the first `limit` of them. `holder`
+        resumes after each read of the log."""
+        queue, reader = self.queue, self._queues.reader(holder)
+        records = RecordTable(BodyBlocks(queue_query_block_bytes))
+        self.position = queue.considered
+        self.copy = QueueCopy(queue, reader, self.content, records, memory, limit)
+
+    def source(self, _keys: SelectedKeys, order: SortOrder | None) -> QuerySource:
+        """Return the messages that a query selects. Call it after `open`. Messages of queues have no keys."""
+        assert self.copy is not None
+        sorter = None if order is None else RecordSorter(order, self.topics, self.copy.records)
+        return QuerySource(self.copy.start, with_keys=self.topics.over_pattern, order=sorter)
+
+    def begin(self, sub_id: str, _as_of: str, _position: int) -> GroupBegin:
+        """Return the start of the group. It has no `as_of`, because the queue has a position of its own."""
+        return GroupBegin(
+            sub_id=sub_id,
+            topic=self.topics.queue,
+            as_of="0",
+            position=self.position,
+            types=self.types,
+            queue=True,
+        )
+
+
+Group: TypeAlias = QueryGroup | QueueGroup
+
+
+class GroupQuery(NamedTuple):
+    """The query of some SOW topics and queues, whose records are sent together."""
+
+    groups: tuple[Group, ...]
     query: StateQuery | FewRecords
 
 
 class QuerySelection(NamedTuple):
     """A validated query."""
 
-    groups: tuple[QueryGroup, ...]
+    groups: tuple[Group, ...]
+    """SOW topics, then queues."""
     keys: SelectedKeys
+    """None for queues."""
     order: SortOrder | None
     top_n: int | None
     skip_n: int
     batch_size: int
     follow: Interest | None
     """Messages that follow the result. None: it ends."""
+    queues: tuple[QueueGroup, ...] = ()
+    """The queues among the groups."""
 
     def prepare(self, memory: StateMemory) -> Iterator[None]:
         """Build the indexes that the queries need, one bounded step for each yield."""
         if self.keys.names and self.keys.canonical is None:
             for group in self.groups:
-                yield from memory.index_record_keys(group.topic.fold)
+                if isinstance(group, QueryGroup):
+                    yield from memory.index_record_keys(group.topic.fold)
 
-    def begin(self, position: int) -> list[GroupQuery]:
-        """Start the queries at the folded position: one of all SOW topics with `order` or `top_n`, otherwise
-        one of each."""
+    def without_stopped(self) -> QuerySelection:
+        """Return the selection without stopped queues. Raises the error of one with the name of the query."""
+        left_out = [group for group in self.queues if group.has_stopped()]
+        if not left_out:
+            return self
+        return self._replace(
+            groups=tuple(group for group in self.groups if group not in left_out),
+            queues=tuple(group for group in self.queues if group not in left_out),
+        )
+
+    def begin(self, position: int, holder: object) -> list[GroupQuery]:
+        """Start the queries at the folded position: one of all SOW topics and queues with `order` or `top_n`,
+        otherwise one of each. `holder` resumes after each read of the log for a queue."""
         groups = self.groups
+        if self.queues:
+            self._open_queues(holder)
         if len(groups) == 1:
             source = groups[0].source(self.keys, self.order)
             few = few_records(source, position, self.top_n, self.skip_n)
@@ -144,3 +243,11 @@ class QuerySelection(NamedTuple):
             )
             for part in parts
         ]
+
+    def _open_queues(self, holder: object) -> None:
+        limit = self.top_n
+        if limit:
+            limit = self.skip_n + limit if self.order is None else None
+        memory = CopyMemory()
+        for group in self.queues:
+            group.open(limit, holder, memory)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 from click.testing import CliRunner, Result
 
-from tickertape.base.errors import BadTopic, PublishRejected
+from tickertape.base.errors import BadOption, BadTopic, PublishRejected, TickertapeError
 from tickertape.cli.commands import sow as commands
 from tickertape.cli.support.command_group import cli
 from tickertape.client.blocking import client as client_module
@@ -112,6 +112,7 @@ def test_confirmed_delete_sends_one_request(
     assert (result.exit_code, result.stdout, result.stderr) == (0, "1,233 records deleted\n", "")
     counted = {} if "data" in asked else asked
     assert client.calls == [
+        ("sow", "positions", {"keys": ["A" * 22], "top_n": 0}),
         ("sow", "positions", {**counted, "top_n": 0}),
         ("sow_delete", "positions", asked),
     ]
@@ -123,8 +124,17 @@ def test_delete_by_binary_data_keeps_the_last_byte(client: Client) -> None:
     assert client.calls[-1] == ("sow_delete", "positions", {"data": data})
 
 
-def test_delete_on_a_queue_is_refused_before_an_acknowledgement(client: Client) -> None:
-    client.refused = BadTopic("Cannot query records of 'work': it is not a SOW topic of this server.")
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadTopic("Cannot query records of 'work': it is not a SOW topic of this server."),
+        BadOption("Cannot query queue 'work' by keys: the messages of a queue are not records."),
+    ],
+)
+def test_delete_on_a_queue_is_refused_before_an_acknowledgement(
+    client: Client, error: TickertapeError
+) -> None:
+    client.refused = error
     result = run("sow-delete", "work", "--filter", "TRUE", "--yes")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "it is not a SOW topic" in result.stderr
@@ -164,7 +174,7 @@ def test_delete_without_a_terminal_requires_yes(client: Client) -> None:
     result = run("sow-delete", "positions", "--sow-key", "a")
     assert result.exit_code == 2
     assert "Confirmation needed. Pass --yes when not on a terminal." in result.stderr
-    assert [call[0] for call in client.calls] == ["sow"]
+    assert [call[0] for call in client.calls] == ["sow", "sow"]
 
 
 def test_delta_publish_sends_each_line(client: Client) -> None:

@@ -17,6 +17,7 @@ from tickertape.engine.limits import few_records_max, query_piece_bytes_max
 from tickertape.engine.sow.query.query import QuerySource
 from tickertape.engine.sow.query.record_copy import FoundRecords
 from tickertape.engine.sow.state.blocks import Views, lengths_in
+from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.state.records import RecordRows
 
 _ALL: Final = slice(0, None)
@@ -28,11 +29,18 @@ class FewRecords:
 
     is_copied = True
     """Whether no more changes are kept for it."""
+    waiting = False
+    """Whether it waits for a read of the log: never, because bodies are in memory."""
 
     def __init__(
-        self, source: QuerySource, slots: Int64s, position: int, top_n: int | None, skip_n: int
+        self,
+        source: QuerySource,
+        fold: StateFold,
+        slots: Int64s,
+        position: int,
+        top_n: int | None,
+        skip_n: int,
     ) -> None:
-        fold = source.fold
         self._source = source
         self._records = fold.records
         self._part = slice(skip_n, None if top_n is None else skip_n + top_n)
@@ -120,8 +128,10 @@ def few_records(
 ) -> FewRecords | None:
     """Return the query of a source whose log is folded up to `position`, the end of a commit.
 
-    None if it examines more than few records, or large ones."""
+    None if it examines more than few records, or large ones, or messages of a queue."""
     slots, fold = source.slots, source.fold
+    if not isinstance(fold, StateFold):
+        return None
     if source.wanted is not None:
         if len(source.wanted) > few_records_max:
             return None
@@ -134,4 +144,4 @@ def few_records(
     slots = slots[fold.records.live(slots)]
     if int(lengths_in(fold.records.views(slots)).sum()) > query_piece_bytes_max:
         return None
-    return FewRecords(source, slots, position, top_n, skip_n)
+    return FewRecords(source, fold, slots, position, top_n, skip_n)

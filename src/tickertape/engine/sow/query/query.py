@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -30,7 +30,44 @@ from tickertape.engine.sow.query.result_rows import ResultRows
 from tickertape.engine.sow.query.runs import KeyRuns, PositionRuns
 from tickertape.engine.sow.state.blocks import BlockPin, Views, lengths_in
 from tickertape.engine.sow.state.fold import StateFold
-from tickertape.engine.sow.state.records import RecordRows
+from tickertape.engine.sow.state.records import RecordRows, RecordTable
+
+
+class SourceCopy(Protocol):
+    """Copy of the records of a source, in bounded steps (`RecordCopy`, `QueueCopy`)."""
+
+    records: RecordTable
+    """Table with the publishers of the records."""
+    pin: BlockPin | None
+    """Pin of the bodies. None without records."""
+    pieces: list[FoundRecords]
+    """Records, when the copy is over."""
+
+    @property
+    def over(self) -> bool:
+        """Whether all records are in `pieces`."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for a read of the log, so that a step does nothing."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the copy."""
+
+    @property
+    def record_count(self) -> int:
+        """Records of the source at the position."""
+
+    @property
+    def uncopied(self) -> int:
+        """Selected records that are not in `pieces`, because the result does not need them."""
+
+    def step(self) -> None:
+        """Execute one bounded step."""
+
+    def close(self) -> list[Any]:
+        """End the copy, and return its memory."""
 
 
 class Passing(Protocol):
@@ -48,9 +85,11 @@ class Sorting(Protocol):
 
 
 class QuerySource(NamedTuple):
-    """The records of one SOW topic that a query selects."""
+    """The records of one SOW topic, or messages of one queue, that a query selects."""
 
-    fold: StateFold
+    fold: StateFold | Callable[[bool], SourceCopy]
+    """State of the SOW topic. For a queue, a function that starts to copy its selected messages, with or
+    without keys (`topic_key`)."""
     filter: Passing | None = None
     """None: all records."""
     wanted: WantedKeys | None = None
@@ -63,6 +102,12 @@ class QuerySource(NamedTuple):
     """Slots of all records at the position that can pass the filter, ascending. None: unknown."""
     search: Iterator[Int64s] | None = None
     """Search for these slots, if they are unknown (`FieldColumns.search`). None: all records."""
+
+    def copy(self, position: int, *, with_keys: bool) -> SourceCopy:
+        """Start to copy the records."""
+        if not isinstance(self.fold, StateFold):
+            return self.fold(with_keys)
+        return RecordCopy(self.fold, position, self.wanted, self.slots, self.search, with_keys=with_keys)
 
 
 class StateQuery:
@@ -79,23 +124,13 @@ class StateQuery:
         self._sources = sources
         self._top_n = top_n
         self.position = position
-        self.topic_matches = sum(source.fold.records.record_count for source in sources)
-        """Records of the SOW topics at the position."""
         self.matches = 0
         """Selected records, without `top_n` and `skip_n`."""
         self._returned = 0
         self._with_keys = any(source.with_keys for source in sources)
-        self._copies = [
-            RecordCopy(
-                source.fold,
-                position,
-                source.wanted,
-                source.slots,
-                source.search,
-                with_keys=self._with_keys,
-            )
-            for source in sources
-        ]
+        self._copies = [source.copy(position, with_keys=self._with_keys) for source in sources]
+        self.topic_matches = sum(copy.record_count for copy in self._copies)
+        """Records of the SOW topics at the position, and available messages of the queues."""
         self._copied = 0
         """Copies that are over."""
         self._copied_bytes = 0
@@ -116,6 +151,11 @@ class StateQuery:
     def is_copied(self) -> bool:
         """Whether no more changes are kept for it."""
         return self._closed or self._copied == len(self._copies)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for a read of the log, so that a step does nothing."""
+        return not self.is_copied and self._copies[self._copied].waiting
 
     @property
     def over(self) -> bool:
@@ -199,7 +239,7 @@ class StateQuery:
         """Return the publisher ids of records."""
         ids = np.zeros(len(found.rows.publishers), np.uint64)
         for number, some in self.by_source(found):
-            records = self._sources[number].fold.records
+            records = self._copies[number].records
             at = slice(None) if some is None else some
             ids[at] = records.publisher_ids(found.rows.publishers[at])
         return ids
@@ -219,6 +259,7 @@ class StateQuery:
         """Return the next records to select of a source, or None at its end."""
         pieces, source = self._copies[number].pieces, self._sources[number]
         if not pieces:
+            self.matches += self._copies[number].uncopied
             self._selecting += 1
             return None
         piece, low = pieces[-1], self._selected

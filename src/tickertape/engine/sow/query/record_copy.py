@@ -120,6 +120,11 @@ class RecordCopy:
     `over`, and then take the records from `pieces`. `close` may be called at any time.
     """
 
+    waiting = False
+    """Whether it waits for a read of the log: never, because bodies are in memory."""
+    uncopied = 0
+    """Selected records that are not in `pieces`, because the result does not need them."""
+
     def __init__(
         self,
         fold: StateFold,
@@ -131,6 +136,9 @@ class RecordCopy:
         with_keys: bool,
     ) -> None:
         self._fold = fold
+        self.records = fold.records
+        self.record_count = fold.records.record_count
+        """Records at the position."""
         self._slots = slots
         self._search = search if slots is None and wanted is None else None
         self._wanted = wanted

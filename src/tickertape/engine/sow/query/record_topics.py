@@ -1,14 +1,19 @@
-"""Topics, message types and keys of the records of one SOW topic, from canonical keys."""
+"""Topics, message types and keys of the records of one SOW topic or queue, from canonical keys."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
+from tickertape.base.names import is_pattern
 from tickertape.engine.matching.filter_context import FilterContext
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.state.keys import generated_key
 
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
 _ARRAY_16: Final = 0xDC
 _TEXT_8: Final = 0xD9
 _FIXED_TEXT: Final = 0xA0
@@ -18,15 +23,25 @@ Group = tuple[str, "list[int] | None"]
 
 
 class RecordTopics:
-    """Topics of records. `over_pattern`: whether canonical keys start with the topic of the record."""
+    """Topics of records. `over_pattern`: whether canonical keys start with the topic of the record.
 
-    def __init__(self, definition: SowDefinition, filter_context: FilterContext) -> None:
+    Messages of a queue have no keys. Over a pattern, each has a key with its topic alone (`topic_key`)."""
+
+    def __init__(self, definition: SowDefinition | QueueDefinition, filter_context: FilterContext) -> None:
         self.name = definition.name
+        """Topic of the records, unless they are over a pattern."""
+        self.queue = ""
+        """Name of the queue. Empty for a SOW topic."""
+        self._filter_context = filter_context
+        if isinstance(definition, QueueDefinition):
+            self.queue, self.name = definition.name, definition.topic
+            self.over_pattern, self.explicit = is_pattern(definition.topic), False
+            self._domain = ""
+            return
         self.over_pattern = definition.pattern is not None
         self.explicit = not definition.key
         """Whether records have explicit keys."""
         self._domain = definition.key_domain
-        self._filter_context = filter_context
 
     def topics(self, keys: Sequence[bytes]) -> list[str]:
         """Return the topic of each record of a SOW over a pattern, from its canonical key."""
@@ -69,6 +84,11 @@ class RecordTopics:
         if self.explicit:
             return [key.decode() for key in self.explicit_keys(keys)]
         return [generated_key(self._domain, key) for key in keys]
+
+
+def topic_key(topic: str) -> bytes:
+    """Return a canonical key with a topic alone."""
+    return _ENCODE((topic,))
 
 
 def _first_element(key: bytes) -> int:

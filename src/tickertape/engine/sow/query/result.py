@@ -48,6 +48,8 @@ class ResultFrame(NamedTuple):
     batch: MessageBatch
     marks: bytes
     """24 bytes for each record: u64 publisher, u64 sequence, i64 order stamp."""
+    queue: str = ""
+    """Name of the queue of the messages. Empty for records of SOW topics."""
 
 
 class ResultFrames:
@@ -56,6 +58,9 @@ class ResultFrames:
     `topics` are those of each source of the query. `content` has the select list, if any. A frame has
     `batch_size` records, or with 0 as many as fit `result_frame_bytes_max`. Frames with `batch_size` do not
     exceed this size either, except for one record.
+
+    `queues` are the names of the queues of the sources, "" for a SOW topic. Empty: no source is a queue. A
+    frame has messages of one queue only, or records of SOW topics only.
     """
 
     def __init__(
@@ -64,11 +69,17 @@ class ResultFrames:
         topics: Sequence[RecordTopics],
         content: ContentFilter | None = None,
         batch_size: int = 0,
+        queues: Sequence[str] = (),
     ) -> None:
         self._query = query
         self._topics = topics
         self._content = content if content is not None and content.select is not None else None
         self._records_max = min(batch_size or sow_records_per_frame_max, sow_records_per_frame_max)
+        self._queues = queues
+        self._kinds = (
+            np.array([at if queue else -1 for at, queue in enumerate(queues)], I8) if queues else None
+        )
+        """Number of each source that is a queue, -1 for others. A frame has records of one kind."""
         self._waiting: FoundRecords | None = None
         """Records that were taken from the query, and did not fit the last frame."""
 
@@ -99,7 +110,8 @@ class ResultFrames:
             optional=columns,
         )
         publishers = self._query.publisher_ids(found)
-        return ResultFrame(batch, encode_marks(publishers, found.rows.sequences, found.rows.order_stamps))
+        marks = encode_marks(publishers, found.rows.sequences, found.rows.order_stamps)
+        return ResultFrame(batch, marks, self._queue_of(found) if self._queues else "")
 
     def _take(self) -> FoundRecords | None:
         """Return the records of the next frame."""
@@ -115,6 +127,8 @@ class ResultFrames:
             ends = _size(found)
             fitting = int(ends.searchsorted(result_frame_bytes_max - size, "right"))
             end = min(max(fitting, not parts), self._records_max - have)
+            if self._kinds is not None:
+                end = min(end, self._of_one_kind(parts, found))
             if end < count:
                 self._waiting = found.part(end, None)
                 found = found.part(0, end)
@@ -125,6 +139,18 @@ class ResultFrames:
                 break
             found = None
         return _joined(parts) if parts else None
+
+    def _of_one_kind(self, parts: list[FoundRecords], found: FoundRecords) -> int:
+        """Return how many of some records may be in the frame of `parts`."""
+        first = (parts[0] if parts else found).sources
+        if self._kinds is None or found.sources is None or first is None:
+            return len(found.rows.positions)  # of the only source
+        others = self._kinds[found.sources] != self._kinds[first[0]]
+        return int(others.argmax()) if others.any() else len(others)
+
+    def _queue_of(self, found: FoundRecords) -> str:
+        """Return the queue of the records of a frame."""
+        return self._queues[0 if found.sources is None else int(found.sources[0])]
 
     def _bodies(self, found: FoundRecords) -> tuple[Buffer, Int32s]:
         sources = self._query.by_source(found)

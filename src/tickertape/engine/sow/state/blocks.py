@@ -273,6 +273,15 @@ class BodyBlocks:
             self._free(row)
             self._remove_freed_rows()
 
+    def clear(self) -> list[memoryview]:
+        """Forget all bodies, and return the blocks. Nothing is pinned."""
+        buffers = [*self._buffers.values()]
+        for column in (self._buffers, self._claims, self._index):
+            column.clear()
+        self._count = self._used = self._allocated = self.live_bytes = 0
+        self._open = _NONE
+        return buffers
+
     def _free(self, row: int) -> None:
         number, capacity = int(self._numbers[row]), int(self._capacities[row])
         del self._buffers[number], self._claims[number], self._index[number]
