@@ -16,14 +16,18 @@ from pyroaring import BitMap64
 from tickertape.base.errors import LimitReached
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import I4, I8, Int64s
-from tickertape.engine.limits import queue_frame_messages_max, queue_query_bytes_max
+from tickertape.engine.limits import (
+    queue_frame_messages_max,
+    queue_query_block_bytes,
+    queue_query_bytes_max,
+)
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.message_reader import Fetched, MessageReader
 from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.sow.query.record_copy import FoundRecords
 from tickertape.engine.sow.query.record_topics import topic_key
-from tickertape.engine.sow.state.blocks import BlockPin, Views
+from tickertape.engine.sow.state.blocks import BlockPin, BodyBlocks, Views
 from tickertape.engine.sow.state.records import PublisherNumbers, RecordRows, RecordTable
 
 _NUMBER: Final = np.dtype("<u4")
@@ -34,6 +38,8 @@ class CopyMemory:
 
     def __init__(self) -> None:
         self.nbytes = 0
+        self.records = RecordTable(BodyBlocks())
+        """Table of the publishers of all messages. It has no records."""
 
     def count(self, nbytes: int) -> None:
         """Count more memory. Raises `LimitReached`."""
@@ -47,7 +53,7 @@ class CopyMemory:
 
 
 class QueueCopy:
-    """Copy of the available messages of one queue that pass a filter, with their bodies in `records`.
+    """Copy of the available messages of one queue that pass a filter, with their bodies in blocks of its own.
 
     With a `limit` it has only that number of the first ones, and counts the others. Call `start`, then `step`
     until `over`. While `waiting`, a step does nothing. Then take the messages from `pieces`. `close` may be
@@ -59,7 +65,6 @@ class QueueCopy:
         queue: FeedQueue,
         reader: MessageReader,
         content: ContentFilter | None,
-        records: RecordTable,
         memory: CopyMemory,
         limit: int | None = None,
     ) -> None:
@@ -79,9 +84,10 @@ class QueueCopy:
         self._fetched: Fetched | None = None
         self._low = 0
         """First message of `_fetched` that is not copied."""
-        self.records = records
-        """Table with the publishers of the messages, and their bodies in its blocks. It has no records."""
+        self.records = memory.records
+        """Table of the publishers of the messages."""
         self._memory = memory
+        self._blocks = BodyBlocks(queue_query_block_bytes)
         self._with_keys = False
         self._keys: dict[str, bytes] = {}
         self._copied = 0
@@ -123,7 +129,7 @@ class QueueCopy:
         self.pieces, self.nbytes = [], 0
         if self.pin is not None:
             self.pin.release()
-        return memory + self.records.blocks.clear()
+        return memory + self._blocks.clear()
 
     def step(self) -> None:
         """Execute one bounded step.
@@ -180,7 +186,7 @@ class QueueCopy:
     def _store(self, batch: MessageBatch, rows: Int64s) -> Views:
         """Store the bodies of some messages, and return their views."""
         offsets = batch.offsets.astype(I8)
-        blocks = self.records.blocks
+        blocks = self._blocks
         before = blocks.used_bytes
         views = blocks.append_some(batch.bodies, offsets[rows], offsets[rows + 1])
         if self.pin is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from tickertape.engine.limits import query_index_slots_max, queue_query_block_bytes
+from tickertape.engine.limits import query_index_slots_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.queues.queue_feed import FeedQueue, QueueWaiter
@@ -21,7 +21,6 @@ from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.query.result import ResultFrames
 from tickertape.engine.sow.queue_copy import CopyMemory, QueueCopy
 from tickertape.engine.sow.state.blocks import BodyBlocks
-from tickertape.engine.sow.state.records import RecordTable
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.wire.commands import GroupBegin
 
@@ -157,9 +156,8 @@ class QueueGroup:
         """Take the messages that are available now. The result needs the first `limit` of them. `holder`
         resumes after each read of the log."""
         queue, reader = self.queue, self._queues.reader(holder)
-        records = RecordTable(BodyBlocks(queue_query_block_bytes))
         self.position = queue.considered
-        self.copy = QueueCopy(queue, reader, self.content, records, memory, limit)
+        self.copy = QueueCopy(queue, reader, self.content, memory, limit)
 
     def source(self, _keys: SelectedKeys, order: SortOrder | None) -> QuerySource:
         """Return the messages that a query selects. Call it after `open`. Messages of queues have no keys."""
