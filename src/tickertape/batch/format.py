@@ -374,9 +374,9 @@ def _one_topic(source: memoryview, at: int, head_bytes: int) -> tuple[tuple[str,
 
 
 def _many_topics(source: memoryview, at: int, n: int, head_bytes: int) -> tuple[tuple[str, ...], int]:
-    offsets, begin, end = _text_table(source, at, n, head_bytes, topic_bytes_max, "topic name")
+    begin, end = _text_table(source, at, n, head_bytes, topic_bytes_max, "topic name")
     text = source[begin:end].tobytes()
-    places = offsets.tolist()
+    places = _frombuffer(source, I4, n + 1, at).tolist()
     pairs = pairwise(places)
     try:
         if text.isascii():
@@ -397,14 +397,18 @@ def _many_topics(source: memoryview, at: int, n: int, head_bytes: int) -> tuple[
 
 def _text_table(
     source: memoryview, at: int, n: int, head_bytes: int, entry_max: int, noun: str
-) -> tuple[Int32s, int, int]:
-    """Return offsets, start and end of the text of a table of `n` entries at `at`, all inside the head."""
+) -> tuple[int, int]:
+    """Return start and end of the text of a table of `n` entries at `at`, all inside the head."""
     begin = at + 4 * (n + 1)
     if begin > head_bytes:
         raise BadBatch(
             f"Invalid batch: {noun} offsets end at {begin}, its head at {head_bytes}. "
             "Report the defect of its sender."
         )
+    if n == 1:  # the most frequent number, for which numpy costs most of the validation
+        first, size = PAIR.unpack_from(source, at)
+        if not first and 0 <= size <= min(entry_max, head_bytes - begin):
+            return begin, begin + size
     offsets = _frombuffer(source, I4, n + 1, at)
     size = int(offsets[-1])
     if not 0 <= size <= head_bytes - begin:
@@ -413,7 +417,7 @@ def _text_table(
             "Report the defect of its sender."
         )
     _check_offsets(offsets, size, entry_max, noun)
-    return offsets, begin, begin + size
+    return begin, begin + size
 
 
 def _places(
@@ -434,8 +438,10 @@ def _places(
     for name, bit, noun in (("correlation_ids", CORRELATION_IDS, "correlation id"), ("keys", KEYS, "key")):
         if columns & bit:
             begins[name] = pad8(end)
-            offsets, begin, end = _text_table(source, begins[name], n, head_bytes, label_bytes_max, noun)
-            _check_label_text(source[begin:end].tobytes(), offsets, noun)
+            begin, end = _text_table(source, begins[name], n, head_bytes, label_bytes_max, noun)
+            text = source[begin:end].tobytes()
+            if not text.isascii():
+                _check_label_text(text, _frombuffer(source, I4, n + 1, begins[name]), noun)
     fixed = (
         ("kinds", columns & KINDS, n),
         ("message_flags", columns & MESSAGE_FLAGS, n),
@@ -447,7 +453,7 @@ def _places(
             end = begins[name] + size
     if columns & HEADERS:
         begins["headers"] = pad8(end)
-        _, _, end = _text_table(source, begins["headers"], n, head_bytes, headers_bytes_max, "header")
+        _, end = _text_table(source, begins["headers"], n, head_bytes, headers_bytes_max, "header")
     if end > head_bytes:
         raise BadBatch(
             f"Invalid batch: its head has {head_bytes} bytes, but its "
@@ -458,8 +464,6 @@ def _places(
 
 def _check_label_text(text: bytes, offsets: Int32s, noun: str) -> None:
     """Check that every label is UTF-8: the whole text is valid, and no label starts inside a character."""
-    if text.isascii():
-        return
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -228,7 +228,10 @@ class MessageBatch:
         message."""
         cost = self.body_bytes + message_cost_bytes * self.count
         if self.columns & (CORRELATION_IDS | KEYS | HEADERS):
-            cost = cost_between(self, 0, self.count)
+            places = self._places
+            for at in (places.correlation_ids, places.keys, places.headers):
+                if at:  # the last offset of the column
+                    cost += LENGTH.unpack_from(self._table, at + 4 * self.count)[0]
         return cost
 
     # -- columns ----------------------------------------------------------------------------------------
@@ -744,6 +747,8 @@ def cost_between(batch: MessageBatch, low: int, high: int) -> int:
 
 def bodies_between(batch: MessageBatch, low: int, high: int) -> list[bytes]:
     """Return the bodies of the messages `[low, high)` of a batch, at least one, as `bytes` objects."""
+    if batch.count == 1:
+        return [bytes(batch.bodies)]
     offsets = batch.offsets[low : high + 1]
     bodies: memoryview = memoryview(batch.bodies)[int(offsets[0]) : int(offsets[-1])]
     if high - low == 1:
