@@ -16,7 +16,7 @@ from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.sow.record_batch import RecordBatch
 from tickertape.client.sow.record_keys import RecordKeys, keys_of
 from tickertape.wire.commands import GroupBegin
-from tickertape.wire.sow_command import RecordMarks, decode_marks, encode_marks
+from tickertape.wire.sow_command import encode_marks
 
 Row = tuple[int, int]
 """Id and sequence of a message."""
@@ -63,9 +63,7 @@ def messages(
 def records(rows: Sequence[Row], *, topic: str = "t", keys: RecordKeys = KEYS) -> MessageBatch:
     """Return records of a result. Their sequences are as given."""
     bodies = [body(*row) for row in rows]
-    marks: RecordMarks = decode_marks(
-        encode_marks([7] * len(rows), [row[1] for row in rows], [0] * len(rows)), len(rows)
-    )
+    marks = encode_marks([7] * len(rows), [row[1] for row in rows], [0] * len(rows))
     batch = RecordBatch(batch_from_bodies(topic, bodies), marks)
     batch.context = SubscriptionContext("q", with_bookmark=True, command="sow", sow_keys=keys)
     return batch

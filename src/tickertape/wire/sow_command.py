@@ -117,13 +117,18 @@ def encode_marks(publishers: npt.ArrayLike, sequences: npt.ArrayLike, timestamps
     return np.column_stack(columns).tobytes()
 
 
-def decode_marks(marks: bytes, count: int) -> RecordMarks:
-    """Return the marks of `count` records. Raises `BadCommand` for marks of another number of records."""
+def check_marks(marks: bytes, count: int) -> None:
+    """Raise `BadCommand` for marks of another number of records than `count`."""
     if len(marks) != count * record_mark_bytes:
         raise BadCommand(
             f"Invalid marks of {len(marks):,} bytes for {count:,} records: "
             f"each record has {record_mark_bytes} bytes. Report the defect of the server."
         )
+
+
+def decode_marks(marks: bytes, count: int) -> RecordMarks:
+    """Return the marks of `count` records. Raises `BadCommand` for marks of another number of records."""
+    check_marks(marks, count)
     rows = np.frombuffer(marks, _U8).reshape(count, 3)
     return RecordMarks(rows[:, 0], rows[:, 1], rows[:, 2].view(_I8))
 

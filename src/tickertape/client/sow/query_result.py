@@ -19,7 +19,6 @@ from tickertape.client.common.request import SubscribeRequest, SubscriptionConte
 from tickertape.client.sow.record_batch import RecordBatch, marker
 from tickertape.client.sow.record_keys import RecordKeys, keys_of
 from tickertape.wire.commands import GroupBegin, GroupEnd, Records
-from tickertape.wire.sow_command import decode_marks
 
 
 class ResultTotals(NamedTuple):
@@ -82,7 +81,7 @@ class QueryResult:
         """Return the records of a frame. `lease` is given for messages of a queue."""
         if self.complete or not self._groups:
             raise self._invalid("records are outside of a group")
-        records = RecordBatch(batch, decode_marks(command.marks, batch.count))
+        records = RecordBatch(batch, command.marks)
         self._received += batch.count
         if self._context is None:
             self._context = self._marked("sow")

@@ -1,8 +1,9 @@
 """Record batch: records of a query result, with publisher, sequence and timestamp of each record.
 
 The server sends records as one run, because a run for each record would cost more than the record. Their
-publishers, sequences and timestamps are marks beside the batch. Slices, selections and pickles need runs, so
-the first of them builds a run for each record.
+publishers, sequences and timestamps are marks beside the batch. Many readers use only bodies, so the marks
+are decoded at their first use. Slices, selections and pickles need runs, so the first of them builds a run
+for each record.
 """
 
 from __future__ import annotations
@@ -15,26 +16,23 @@ import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.batch.encode import assemble, batch_from_bodies
-from tickertape.batch.format import I8, RUN_BY_SERVER, RUN_DTYPE, AnyArray, Columns, run_crcs
-from tickertape.batch.message_batch import MessageBatch
-from tickertape.wire.sow_command import RecordMarks
-
-_COPIED: Final = (
-    "count",
-    "topics",
-    "bodies",
-    "body_bytes",
-    "cost",
-    "offsets",
-    "topic_index",
-    "keys",
-    "correlation_ids",
-    "expirations",
-    "headers",
-    "kinds",
-    "message_flags",
+from tickertape.batch.format import (
+    I8,
+    RUN_BY_SERVER,
+    RUN_DTYPE,
+    AnyArray,
+    Bytes8,
+    Columns,
+    Int32s,
+    Int64s,
+    Labels,
+    UInt64s,
+    read_only,
+    run_crcs,
 )
-"""Attributes that do not depend on runs."""
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.wire.sow_command import RecordMarks, check_marks, decode_marks
+
 _MADE: Final = frozenset(
     {"_places", "_table", "columns", "has_sequences", "head_bytes", "nbytes", "run_count"}
 )
@@ -44,14 +42,69 @@ _MADE: Final = frozenset(
 class RecordBatch(MessageBatch):
     """Records of a query result. It has the values of the marks, not those of the run of the server."""
 
-    def __init__(self, records: MessageBatch, marks: RecordMarks) -> None:
-        self.__dict__.update({name: getattr(records, name) for name in _COPIED})
+    def __init__(self, records: MessageBatch, marks: bytes) -> None:
+        """`marks`: encoded marks of the records. Raises `BadCommand` for another number of marks."""
+        check_marks(marks, records.count)
+        self._records = records
+        self._marks = marks
+        self.count = records.count
+        self.topics = records.topics
+        self.bodies = records.bodies
+        self.body_bytes = records.body_bytes
+        self.cost = records.cost
         self.context = None
-        self.publishers = np.ascontiguousarray(marks.publishers)
-        self.sequences = np.ascontiguousarray(marks.sequences)
-        self.timestamps = np.ascontiguousarray(marks.timestamps)
-        for column in (self.publishers, self.sequences, self.timestamps):
-            column.flags.writeable = False
+
+    # -- columns that do not depend on runs -------------------------------------------------------------
+
+    @property
+    def offsets(self) -> Int32s:
+        return self._records.offsets
+
+    @property
+    def topic_index(self) -> Int32s | None:
+        return self._records.topic_index
+
+    @property
+    def keys(self) -> Labels | None:
+        return self._records.keys
+
+    @property
+    def correlation_ids(self) -> Labels | None:
+        return self._records.correlation_ids
+
+    @property
+    def expirations(self) -> Int64s | None:
+        return self._records.expirations
+
+    @property
+    def headers(self) -> Labels | None:
+        return self._records.headers
+
+    @property
+    def kinds(self) -> Bytes8 | None:
+        return self._records.kinds
+
+    @property
+    def message_flags(self) -> Bytes8 | None:
+        return self._records.message_flags
+
+    # -- marks ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _columns(self) -> RecordMarks:
+        return decode_marks(self._marks, self.count)
+
+    @cached_property
+    def publishers(self) -> UInt64s:
+        return read_only(np.ascontiguousarray(self._columns.publishers))
+
+    @cached_property
+    def sequences(self) -> UInt64s:
+        return read_only(np.ascontiguousarray(self._columns.sequences))
+
+    @cached_property
+    def timestamps(self) -> Int64s:
+        return read_only(np.ascontiguousarray(self._columns.timestamps))
 
     @cached_property
     def _publisher_numbers(self) -> Sequence[int]:

@@ -9,11 +9,11 @@ import pytest
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.batch import BatchBuilder, MessageBatch, select, slice_batch
-from tickertape.batch.format import I8, U8
+from tickertape.batch.format import I8
 from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.sow.record_batch import RecordBatch, marker
 from tickertape.client.sow.record_keys import GroupKeys, RecordKeys
-from tickertape.wire.sow_command import RecordMarks
+from tickertape.wire.sow_command import encode_marks
 
 PUBLISHERS = [3, 2**64 - 1, 3]
 SEQUENCES = [9, 2**64 - 5, 4]
@@ -25,7 +25,7 @@ def batch(*, labelled: bool = False) -> RecordBatch:
     builder = BatchBuilder()
     for number, topic in enumerate(("a", "b", "a")):
         builder.add(topic, b'{"id":%d}' % number, key=f"k{number}" if labelled else "")
-    marks = RecordMarks(np.array(PUBLISHERS, U8), np.array(SEQUENCES, U8), np.array(TIMESTAMPS, I8))
+    marks = encode_marks(PUBLISHERS, SEQUENCES, TIMESTAMPS)
     made = RecordBatch(MessageBatch.parse(builder.build().encode()), marks)
     made.context = SubscriptionContext(
         sub_id="q", command="sow", with_bookmark=True, with_timestamp=True, sow_keys=KEYS
