@@ -221,6 +221,9 @@ def parse_bookmark(text: str, allowed: str = START_FORMS, kind: str = "start poi
 
 
 def _parse(text: str) -> StartPoint | Range:
+    found = _bookmark(text)  # the most frequent form
+    if found is not None:
+        return AtBookmarks((found,))
     at, part = _trimmed(text, 0, len(text))
     if part[:1] in ("[", "("):
         return _parse_range(part, at)
@@ -351,9 +354,11 @@ def _bookmark(text: str) -> Bookmark | None:
     match = _BOOKMARK.fullmatch(text)
     if match is None:
         return None
-    found = Bookmark(int(match[1]), int(match[2]))
+    publisher, sequence = int(match[1]), int(match[2])
+    if publisher > _NUMBER_MAX or sequence > _NUMBER_MAX:
+        return None
     # NOW with leading zeros matches too, but would format as NOW.
-    return found if max(found) <= _NUMBER_MAX and str(found) != NOW else None
+    return Bookmark(publisher, sequence) if publisher or sequence != 1 else None
 
 
 def _trimmed(text: str, start: int, stop: int) -> tuple[int, str]:
