@@ -301,21 +301,7 @@ class ClientDriver(ABC):
             self._handle(self._failed_write_handler, effect.error, effect.batch)
 
     def _inform_sink(self, effect: effects.SinkEffect) -> None:
-        sink = effect.sink
-        if isinstance(effect, effects.Started):
-            sink.started(effect.after, effect.found)
-        elif isinstance(effect, effects.SnapshotBegun):
-            sink.snapshot_begun(effect.as_of)
-        elif isinstance(effect, effects.SnapshotEnded):
-            sink.snapshot_ended(*effect[1:])
-        elif isinstance(effect, effects.CaughtUp):
-            sink.caught_up()
-        elif isinstance(effect, effects.Notice):
-            sink.noticed(effect.bookmark)
-        elif isinstance(effect, effects.End):
-            sink.end(effect.reason, effect.error)
-        else:
-            sink.again()
+        effect.inform()
 
     def _report_state(self, state: ConnectionState) -> None:
         message = _LOGGED.get(state)

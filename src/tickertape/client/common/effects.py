@@ -111,6 +111,10 @@ class Started(NamedTuple):
     found: bool
     """Whether the log has the requested bookmark."""
 
+    def inform(self) -> None:
+        """Call the sink."""
+        self.sink.started(self.after, self.found)
+
 
 class SnapshotBegun(NamedTuple):
     """Report the start of the result of the query of `sink`."""
@@ -118,6 +122,10 @@ class SnapshotBegun(NamedTuple):
     sink: Sink
     as_of: str
     """Bookmark of the last message before the result, EPOCH without one."""
+
+    def inform(self) -> None:
+        """Call the sink."""
+        self.sink.snapshot_begun(self.as_of)
 
 
 class SnapshotEnded(NamedTuple):
@@ -129,11 +137,19 @@ class SnapshotEnded(NamedTuple):
     topic_matches: int
     records: int
 
+    def inform(self) -> None:
+        """Call the sink."""
+        self.sink.snapshot_ended(self.as_of, self.matches, self.topic_matches, self.records)
+
 
 class CaughtUp(NamedTuple):
     """Report that the replay of `sink` has caught up, or reached its end."""
 
     sink: Sink
+
+    def inform(self) -> None:
+        """Call the sink."""
+        self.sink.caught_up()
 
 
 class Notice(NamedTuple):
@@ -141,6 +157,10 @@ class Notice(NamedTuple):
 
     sink: Sink
     bookmark: str
+
+    def inform(self) -> None:
+        """Call the sink."""
+        self.sink.noticed(self.bookmark)
 
 
 class End(NamedTuple):
@@ -153,12 +173,20 @@ class End(NamedTuple):
     reason: str
     error: TickertapeError | None
 
+    def inform(self) -> None:
+        """Call the sink."""
+        self.sink.end(self.reason, self.error)
+
 
 class WillRedeliver(NamedTuple):
     """Report the lost connection of a kept subscription: messages that `sink` has not passed on are
     redelivered."""
 
     sink: Sink
+
+    def inform(self) -> None:
+        """Call the sink."""
+        self.sink.again()
 
 
 class ReportError(NamedTuple):
@@ -194,7 +222,7 @@ class State(NamedTuple):
 
 
 SinkEffect: TypeAlias = Started | SnapshotBegun | SnapshotEnded | CaughtUp | Notice | End | WillRedeliver
-"""Effects for a sink."""
+"""Effects for a sink. `inform` performs them."""
 Effect = (
     SinkEffect
     | Send

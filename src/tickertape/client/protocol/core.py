@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -76,6 +76,13 @@ class ConnectionEnded(NamedTuple):
 
 Input = ConnectionOpened | BytesReceived | ConnectionEnded | bytes
 
+_BEFORE_LOGGED_ON: Final = (commands.Goodbye, commands.LoggedOn, commands.Heartbeat)
+"""Commands that a server may send before its answer to the logon."""
+
+
+def _ignore(_: commands.Heartbeat) -> None:
+    """Received bytes already prove that the server is alive."""
+
 
 class ClientProtocol:
     """Client state machine for any number of successive connections.
@@ -116,6 +123,8 @@ class ClientProtocol:
         """Number of connections, the present one included."""
         self._step_by_step = reconnects
         """Whether `resume_publishing` is a separate step after the logon."""
+        self._takers = self._make_takers()
+        """Methods that take the commands of the server, by their class."""
 
     # -- interface of a state machine -------------------------------------------------------------------
 
@@ -433,40 +442,46 @@ class ClientProtocol:
         for sub_id in leaving:
             self._calls.leave(sub_id)
 
+    def _make_takers(self) -> dict[type[commands.Command], Callable[[Any], None]]:
+        """Return the methods that take the commands of the server which depend on no batch and no time."""
+        subscriptions = self.subscriptions
+        takers: dict[type[commands.Command], Callable[[Any], None]] = {
+            commands.Goodbye: self._goodbye_received,
+            commands.Heartbeat: _ignore,
+            commands.Persisted: self._published,
+            commands.Processed: self._published,
+            commands.Rejected: self._published,
+            commands.Deleted: self.publishing.deleted,
+            commands.Completed: subscriptions.completed,
+            commands.PersistedNotice: subscriptions.noticed,
+            commands.Ended: subscriptions.ended,
+        }
+        return takers | dict.fromkeys(Answer.__args__, self._calls.answered)
+
     def _command(self, command: commands.Command, batch: MessageBatch | None, now: Now) -> None:
-        if isinstance(command, commands.Goodbye):
-            self._hang_up(error_from_code(command.code, command.text))
-        elif isinstance(command, commands.LoggedOn):
-            self._log_on(command, now)
-        elif isinstance(command, commands.Heartbeat):
-            return  # received bytes already prove that the server is alive
-        elif self.logon.logged_on is None:
+        kind = type(command)  # a chain of `isinstance` would cost more than most of the commands
+        if self.logon.logged_on is None and kind not in _BEFORE_LOGGED_ON:
             raise BadCommand(
-                f"Unexpected {type(command).__name__} from the server before its logon answer. "
-                "Update the server."
+                f"Unexpected {kind.__name__} from the server before its logon answer. Update the server."
             )
-        elif isinstance(command, commands.Deliver):
+        take = self._takers.get(kind)
+        if take is not None:
+            take(command)
+        elif type(command) is commands.Deliver:
             if batch is not None:
                 self.subscriptions.deliver(command, batch, now)
-        elif isinstance(command, commands.Persisted | commands.Processed | commands.Rejected):
-            self._published(command)
-        elif isinstance(command, commands.Deleted):
-            self.publishing.deleted(command)
         elif isinstance(command, commands.GroupBegin | commands.Records | commands.GroupEnd):
             self.subscriptions.found(command, batch, now)
-        elif isinstance(command, commands.Completed):
-            self.subscriptions.completed(command)
-        elif isinstance(command, commands.PersistedNotice):
-            self.subscriptions.noticed(command)
-        elif isinstance(command, commands.Ended):
-            self.subscriptions.ended(command)
-        elif isinstance(command, Answer):
-            self._calls.answered(command)
+        elif isinstance(command, commands.LoggedOn):
+            self._log_on(command, now)
         else:
             raise BadCommand(
-                f"Unexpected {type(command).__name__} from the server: this client never requests it. "
+                f"Unexpected {kind.__name__} from the server: this client never requests it. "
                 "Report the defect of the server."
             )
+
+    def _goodbye_received(self, command: commands.Goodbye) -> None:
+        self._hang_up(error_from_code(command.code, command.text))
 
     def _published(self, command: commands.Persisted | commands.Processed | commands.Rejected) -> None:
         if self.acks.behind:

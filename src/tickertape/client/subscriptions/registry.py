@@ -400,16 +400,16 @@ class SubscriptionRegistry:
         subscription = self._accepted(command.sub_id)
         if subscription is None:
             return
-        if isinstance(command, GroupBegin):
+        if type(command) is GroupBegin:
             try:
                 self._effects += subscription.begin_group(command, self._journal)
             except PeerError:
                 raise
             except TickertapeError as error:  # of the bookmark store
                 self.failed(command.sub_id, error)
-        elif isinstance(command, GroupEnd):
+        elif type(command) is GroupEnd:
             self._effects += subscription.end_group(command)
-        elif batch is not None and self._intact(batch, (command.sub_id,)):
+        elif type(command) is Records and batch is not None and self._intact(batch, (command.sub_id,)):
             lease = subscription.browse_lease(command.queue, self._leases) if command.queue else None
             records = subscription.queried(command).records(command, batch, lease)
             subscription.check_credit(batch.count, batch.cost)
