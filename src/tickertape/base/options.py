@@ -32,7 +32,7 @@ def parse_options(text: str) -> dict[str, str | None]:
     Raises `BadOption` with the position in `text` for a duplicate or invalid name, an empty value, and
     unbalanced brackets or quotes. Raises it also above `option_bytes_max` or `option_parts_max`.
     """
-    return dict(_parsed(text))  # a copy, because callers may modify it
+    return dict(_parsed(text)) if text else {}  # a copy, because callers may modify it
 
 
 @lru_cache(maxsize=_TEXTS_KEPT)
@@ -72,7 +72,7 @@ def _parsed(text: str) -> dict[str, str | None]:
 
 def format_options(options: Mapping[str, str | None]) -> str:
     """Return the option string of `options`, the inverse of `parse_options`."""
-    return ",".join(name if value is None else f"{name}={value}" for name, value in options.items())
+    return ",".join([name if value is None else f"{name}={value}" for name, value in options.items()])
 
 
 def list_value(value: str) -> tuple[str, ...]:

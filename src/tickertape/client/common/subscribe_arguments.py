@@ -20,7 +20,7 @@ from tickertape.base.limits import (
 from tickertape.base.options import format_options, list_value, parse_options
 from tickertape.base.text_format import is_finite, is_utf8, not_one_of, shown, shown_number, wrong_type
 from tickertape.base.units import parse_interval, parse_size
-from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
+from tickertape.client.common.request import RecordQuery, SubscribeRequest, SubscriptionContext
 from tickertape.client.limits import credit_bytes_default
 from tickertape.wire.commands import Resolve
 
@@ -214,6 +214,7 @@ def make_request(
     journal: str | None = None,
     numbered: bool = False,
     given: Mapping[str, object] | None = None,
+    query: RecordQuery | None = None,
 ) -> SubscribeRequest:
     """Return the request of a subscription. Raises `BadTopic`, `BadBookmark`, `BadOption`.
 
@@ -240,16 +241,14 @@ def make_request(
         raise BadOption(
             "bookmark_not_found requires a bookmark. Pass bookmark= or remove bookmark_not_found."
         )
-    for name in ("max_backlog", "browse"):
-        if name in asked and (bookmark is not None or positions is not None):
-            raise BadOption(
-                f"Cannot use {name} with a bookmark: {name} is for queues, and a bookmark starts a replay. "
-                "Remove one of them."
-            )
+    if bookmark is not None or positions is not None:
+        _refuse_queue_options(asked)
     return SubscribeRequest(
         topic=topic,
         context=SubscriptionContext(
-            sub_id=str(sub_id), with_bookmark="bookmark" in wire, with_timestamp="timestamp" in wire
+            sub_id=str(sub_id),
+            with_bookmark="bookmark" in wire or (query is not None and query.follow),
+            with_timestamp="timestamp" in wire,
         ),
         bookmark=None if bookmark is None else start_text(bookmark),
         filter=filter,
@@ -261,7 +260,17 @@ def make_request(
         journal=journal,
         numbered=numbered,
         named=not isinstance(sub_id, MadeUpId),
+        query=query,
     )
+
+
+def _refuse_queue_options(asked: Container[str]) -> None:
+    for name in ("max_backlog", "browse"):
+        if name in asked:
+            raise BadOption(
+                f"Cannot use {name} with a bookmark: {name} is for queues, and a bookmark starts a replay. "
+                "Remove one of them."
+            )
 
 
 def pace_given(rate: object, rate_max_gap: object, conflation: object, conflation_key: object) -> _Given:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
 from tickertape.base.errors import BadCommand, BadOption, NotBuilt, UsageError
 from tickertape.base.limits import KIB, header_bytes_max
 from tickertape.base.options import format_options, parse_options
@@ -67,7 +65,6 @@ def make_query(
     )
     if counts["skip_n"] is not None and counts["top_n"] is None:
         raise BadOption("skip_n requires top_n. Pass top_n= or remove skip_n.")
-    request = make_request(topic, sub_id, filter=filter, options=wire, depth=depth)
     query = RecordQuery(
         keys=_keys(keys),
         order_by=order_by or "",
@@ -78,8 +75,7 @@ def make_query(
         groups=groups,
         renewed=renewed,
     )
-    context = msgspec.structs.replace(request.context, with_bookmark=follow)
-    return msgspec.structs.replace(request, query=query, context=context)
+    return make_request(topic, sub_id, filter=filter, options=wire, depth=depth, query=query)
 
 
 def _options(text: str | None, given: dict[str, Any], *, follow: bool) -> tuple[str, dict[str, int | None]]:
@@ -123,11 +119,12 @@ def _keys(keys: object) -> tuple[str, ...]:
         raise UsageError(wrong_type("keys", keys, "a list of str"))
     if not keys:
         raise UsageError("Cannot query with an empty list of keys. Pass at least one key, or omit keys=.")
-    for key in keys:
-        if not is_utf8(key):
-            raise UsageError(f"Invalid key {shown(key)}: it is not valid Unicode. Use keys of records.")
+    text = "".join(keys)
+    if not is_utf8(text):
+        wrong = next(key for key in keys if not is_utf8(key))
+        raise UsageError(f"Invalid key {shown(wrong)}: it is not valid Unicode. Use keys of records.")
     check_keys(tuple(keys), ())
-    size = sum(len(key.encode()) + _KEY_HEADER_BYTES for key in keys)
+    size = len(text.encode()) + _KEY_HEADER_BYTES * len(keys)
     if size > _KEYS_BYTES_MAX:
         raise BadCommand(
             f"Cannot query by {len(keys):,} keys: they need {size:,} bytes. "
