@@ -140,7 +140,8 @@ class ThreadDriver(ThreadSender):
         self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None
     ) -> MessageStream:
         """Send a subscribe and wait until it is accepted."""
-        request = msgspec.structs.replace(request, handled=on_message is not None)
+        if request.handled != (on_message is not None):
+            request = msgspec.structs.replace(request, handled=on_message is not None)
         if on_message is None:
             receiver = ThreadReceiver(request, self)
         else:
@@ -159,14 +160,15 @@ class ThreadDriver(ThreadSender):
     def _subscribe(self, request: SubscribeRequest, receiver: ThreadReceiver, timeout: Timeout) -> None:
         """Send a subscribe or query, and wait until it is accepted or its result starts."""
         seconds = self.seconds(timeout)
-        self.check_may_wait(request.call)
+        what = request.call
+        self.check_may_wait(what)
         deadline = None if seconds is None else time.monotonic() + seconds
         call = ThreadWaiter()
         begin = partial(self.core.subscribe, call, request, receiver)
-        connection = self._begin_call(begin, deadline, seconds, request.call)
+        connection = self._begin_call(begin, deadline, seconds, what)
         if request.query is not None and not request.handled:
             self._read_answer(connection, call, deadline, request)
-        self._answer(call, deadline, seconds, request.call)
+        self._answer(call, deadline, seconds, what)
 
     def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         """Send a command for existing subscriptions. Waits for completion, except on the receive thread."""
@@ -490,9 +492,7 @@ class ThreadDriver(ThreadSender):
 
     def _reads_answers(self, query: SubscribeRequest | None) -> bool:
         # Handlers run on the receive thread, so that thread reads if a handler may be called.
-        if self._failed_write_handler is not None:
-            return False
-        return not self.subscriptions or (query is not None and self.subscriptions.has_only(query))
+        return self._failed_write_handler is None and self.subscriptions.has_only(query)
 
     def check_may_wait(self, what: str) -> None:
         if self._on_receive_thread():

@@ -37,10 +37,13 @@ class ThreadGuard:
         # The same private method that `threading.Condition` uses. A public one does not exist.
         self.owns_lock = lock._is_owned  # type: ignore[attr-defined]
         self.changed = threading.Condition(lock)
+        self._waiting = 0
+        """Number of waiting consumers. After an exception of a signal handler it may be too high."""
 
     def wake(self) -> None:
         """Wake all waiting consumers."""
-        self.changed.notify_all()
+        if self._waiting:
+            self.changed.notify_all()
 
     def refuse(self) -> None:
         """Refuse every call of the application: a forked child has no receive thread."""
@@ -65,12 +68,15 @@ class ThreadGuard:
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float | None) -> bool:
         """Wait, under the lock, until a condition is true. Returns False after `seconds`."""
+        self._waiting += 1
         try:
             return self.changed.wait_for(is_so, seconds)
         except BaseException:
             if not self.owns_lock():
                 self.changed.acquire()  # The wait released it, and the caller releases it again.
             raise
+        finally:
+            self._waiting -= 1
 
 
 class ThreadReceiver(ThreadGuard, StreamReceiver):

@@ -138,6 +138,8 @@ class ThreadSender(ClientDriver):
                 "Cannot read a stream: the signal handler interrupted a call of this client. Read outside of "
                 "signal handlers."
             )
+        if request.context.sub_id not in self.subscriptions:
+            return  # An ended subscription needs no credit.
         begun = False
         try:
             self.lock.acquire()

@@ -291,13 +291,18 @@ class MessageStream(StreamBase):
             return batch
         while True:
             self._pay(early=buffer.credit_early, due=buffer.credit_due)
-            self._receiver.locked(buffer.settle)
-            self._place = NO_POSITION
-            if not buffer.ready:
-                self._receiver.locked(self._wait, self.timeout if timeout is DEFAULT else timeout)
-            batch = self._receiver.locked(buffer.take)
+            batch = self._receiver.locked(self._take, self.timeout if timeout is DEFAULT else timeout)
             if batch is None or not buffer.passed:
                 return batch
+
+    def _take(self, timeout: float | str | None) -> MessageBatch | None:
+        """Settle the last batch, then wait for the next one and take it."""
+        buffer = self._buffer
+        buffer.settle()
+        self._place = NO_POSITION
+        if not buffer.ready:
+            self._wait(timeout)
+        return buffer.take()
 
     def _take_rest(self) -> MessageBatch | None:
         place = self._place

@@ -83,10 +83,13 @@ class SubscriptionRegistry:
     def __contains__(self, sub_id: object) -> bool:
         return sub_id in self._by_id
 
-    def has_only(self, request: SubscribeRequest) -> bool:
-        """Return whether it has the subscription of `request` at most."""
-        count = len(self._by_id)
-        return not count or (count == 1 and self._of(request) is not None)
+    def has_only(self, request: SubscribeRequest | None) -> bool:
+        """Return whether it has the subscription of `request` at most. None: no subscription."""
+        by_id = self._by_id
+        if not by_id or request is None:
+            return not by_id
+        present = by_id.get(request.context.sub_id)
+        return present is not None and present.request is request and len(by_id) == 1
 
     def handled(self, sub_id: str) -> bool:
         """Return whether messages of that id go to a handler, a pending replacement included."""
