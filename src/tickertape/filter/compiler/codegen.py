@@ -5,7 +5,8 @@ condition is used as a value. A comparison of a field with a constant tests the 
 back to the general rule.
 
 Invariants:
-* Filter text never becomes source code: constants and functions are passed by name.
+* Filter text never becomes source code: constants and functions are passed by name. So filters that differ
+  in their constants only have the same source, which is compiled once.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class CodeGenerator:
         """Return source text for the scalar value of `node`."""
         if isinstance(node, Literal):
             value = None if node.value == "" else node.value
-            return repr(value) if value.__class__ in {int, bool, type(None)} else self._named(value)
+            return repr(value) if value.__class__ in {bool, type(None)} else self._named(value)
         if isinstance(node, Field):
             return f"scalar({self.raw(node)})"
         if isinstance(node, Arithmetic):
@@ -258,7 +259,7 @@ class CodeGenerator:
     def _direct_comparison(self, sign: str, constant: Any, name: str, first: str, wanted: bool) -> str:
         comparable = key(constant)
         simple = _is_simple(comparable)
-        other = repr(comparable) if comparable.__class__ is int else self._named(comparable)
+        other = self._named(comparable)
         general = f"{self._compared(sign, name, self._named(constant))} is {wanted}"
         if sign == "=" and wanted:
             rest = "TEXTUAL" if simple else "ODD"

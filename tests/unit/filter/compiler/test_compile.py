@@ -203,6 +203,20 @@ def test_filter_with_many_short_patterns_is_accepted() -> None:
     assert found.select([b'{"a":"name77"}', b'{"a":"nam77"}', b'{"a":"xname1y"}']) == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("/id = 5", "/id = 6"),
+        ("5 > /id", "70000 > /id"),
+        ("/a = '5'", "/a = '6'"),
+        ("/a + 5 != 7 OR /b = 'x'", "/a + 6 != 8 OR /b = 'y'"),
+        ("/a IN (1, 'x') AND /b = 2.5", "/a IN ('y', 2) AND /b = 3.5"),
+    ],
+)
+def test_filters_that_differ_in_constants_have_the_same_source(text: str, other: str) -> None:
+    assert compile_filter(text, JSON).source == compile_filter(other, JSON).source
+
+
 def test_deep_and_wide_filters_within_limits_compile_and_run() -> None:
     deep = "/a"
     for _ in range(19):
