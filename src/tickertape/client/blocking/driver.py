@@ -139,36 +139,31 @@ class ThreadDriver(ThreadSender):
     def open_stream(
         self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None
     ) -> MessageStream:
-        """Send a subscribe and wait until it is accepted."""
+        """Send a subscribe or query, and wait until it is accepted or its result starts."""
         if request.handled != (on_message is not None):
             request = msgspec.structs.replace(request, handled=on_message is not None)
         if on_message is None:
             receiver = ThreadReceiver(request, self)
         else:
             receiver = HandlerReceiver(request, self, handler=on_message, handlers=self.handlers)
-        stream = stream_of(receiver)
-        if request.query is not None and request.limited:
-            stream.timeout = self.seconds(timeout)
+        what, seconds, query = request.call, self.seconds(timeout), request.query
+        self.check_may_wait(what)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        call = ThreadWaiter()
+        begin = partial(self.core.subscribe, call, request, receiver)
         try:
-            self._subscribe(request, receiver, timeout)
+            connection = self._begin_call(begin, deadline, seconds, what)
+            stream = stream_of(receiver)  # while the server executes the command
+            if query is not None and request.limited:
+                stream.timeout = seconds
+            if query is not None and not request.handled:
+                self._read_answer(connection, call, deadline, request)
+            self._answer(call, deadline, seconds, what)
             return stream
         except BaseException as error:
             if isinstance(error, TimedOut) or not isinstance(error, TickertapeError):  # such as Ctrl-C
                 self.leave(request)  # The caller has no stream, so it would fill up.
             raise
-
-    def _subscribe(self, request: SubscribeRequest, receiver: ThreadReceiver, timeout: Timeout) -> None:
-        """Send a subscribe or query, and wait until it is accepted or its result starts."""
-        seconds = self.seconds(timeout)
-        what = request.call
-        self.check_may_wait(what)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        call = ThreadWaiter()
-        begin = partial(self.core.subscribe, call, request, receiver)
-        connection = self._begin_call(begin, deadline, seconds, what)
-        if request.query is not None and not request.handled:
-            self._read_answer(connection, call, deadline, request)
-        self._answer(call, deadline, seconds, what)
 
     def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         """Send a command for existing subscriptions. Waits for completion, except on the receive thread."""
