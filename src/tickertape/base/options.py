@@ -72,6 +72,8 @@ def _parsed(text: str) -> dict[str, str | None]:
 
 def format_options(options: Mapping[str, str | None]) -> str:
     """Return the option string of `options`, the inverse of `parse_options`."""
+    if not options:
+        return ""
     return ",".join([name if value is None else f"{name}={value}" for name, value in options.items()])
 
 

@@ -67,7 +67,8 @@ class MessageStream(StreamBase):
     def __init__(self, receiver: ThreadReceiver) -> None:
         super().__init__(receiver)
         self._place = NO_POSITION
-        self._iterator = self._iterate()
+        self._iterator: Generator[Message, None, None] | None = None
+        """The present iteration over messages. It refers to the stream, so `batches` alone makes none."""
         forks.register(self, type(self)._refuse_in_child)
 
     # -- the application --------------------------------------------------------------------------------
@@ -77,9 +78,11 @@ class MessageStream(StreamBase):
         return self._messages()
 
     def _messages(self) -> Iterator[Message]:
-        if getgeneratorstate(self._iterator) == GEN_CLOSED:
-            self._iterator = self._iterate()  # An exception ends the generator, but not the stream.
-        return self._iterator
+        iterator = self._iterator
+        if iterator is None or getgeneratorstate(iterator) == GEN_CLOSED:
+            # An exception ends the generator, but not the stream.
+            iterator = self._iterator = self._iterate()
+        return iterator
 
     def __next__(self) -> Message:
         self._in_loop = False

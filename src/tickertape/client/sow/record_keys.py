@@ -79,20 +79,13 @@ class RecordKeys(msgspec.Struct, frozen=True, dict=True):
 
 def keys_of(groups: Sequence[GroupBegin], *, whole: bool) -> RecordKeys:
     """Return the keys of a query with these groups. Messages of queues have no keys."""
-    return RecordKeys(
-        tuple(
-            GroupKeys(
-                group.topic,
-                () if group.explicit else group.key,
-                group.domain,
-                group.pattern,
-                {topic: kind for kind, topics in group.types.items() for topic in topics},
-            )
-            for group in groups
-            if not group.queue
-        ),
-        whole,
-    )
+    return RecordKeys(tuple([_keys_of_group(group) for group in groups if not group.queue]), whole)
+
+
+def _keys_of_group(group: GroupBegin) -> GroupKeys:
+    types = {topic: kind for kind, topics in group.types.items() for topic in topics} if group.types else {}
+    fields = () if group.explicit else group.key
+    return GroupKeys(group.topic, fields, group.domain, group.pattern, types)
 
 
 @lru_cache(_READERS_CACHED)

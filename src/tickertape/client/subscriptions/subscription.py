@@ -185,7 +185,8 @@ class Subscription:
         result = self.queried(command)
         place = place_after(command.as_of)
         first = result.begin(command, place, journal)
-        self.context = msgspec.structs.replace(self.context, sow_keys=result.keys)
+        if not self.request.limited:  # messages follow
+            self.context = msgspec.structs.replace(self.context, sow_keys=result.keys)
         if first:
             if self.replay is not None:
                 self.replay.begun_by_query(place)
@@ -201,7 +202,8 @@ class Subscription:
         matches, topic_matches, records = result.end(command)
         as_of = EPOCH if result.as_of is None else str(result.as_of)
         yield SnapshotEnded(self.sink, as_of, matches, topic_matches, records)
-        yield from self.open(None)  # a pattern without SOW topics has no group
+        if self.opening is not None:  # a pattern without SOW topics has no group
+            yield from self.open(None)
         if self.marks_groups:
             yield DeliverBatch(self.sink, result.marker("group_end", self.request.topic))
 
