@@ -272,7 +272,9 @@ class ClientDriver(ABC):
             elif isinstance(effect, effects.ResolveCall):
                 effect.token.settle(effect.outcome)
             elif isinstance(effect, effects.SinkEffect):
-                self._inform_sink(effect)
+                effect.inform()
+                if isinstance(effect, effects.End):
+                    self._subscription_ended(effect.sink, effect.reason)
             elif isinstance(effect, effects.OrderTogether):
                 self._order_together(effect.sinks)
             elif isinstance(effect, effects.ReportError):
@@ -300,8 +302,8 @@ class ClientDriver(ABC):
         elif self._failed_write_handler is not None:
             self._handle(self._failed_write_handler, effect.error, effect.batch)
 
-    def _inform_sink(self, effect: effects.SinkEffect) -> None:
-        effect.inform()
+    def _subscription_ended(self, sink: effects.Sink, reason: str) -> None:  # noqa: B027 - for overrides
+        """Hook: the subscription of `sink` ended, and the sink knows it."""
 
     def _report_state(self, state: ConnectionState) -> None:
         message = _LOGGED.get(state)

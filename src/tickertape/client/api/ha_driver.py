@@ -17,7 +17,7 @@ from tickertape.base.units import within
 from tickertape.client.api.driver import ClientDriver, DriverSettings
 from tickertape.client.api.streams import StreamBase
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.effects import ConnectionDown, End, SinkEffect, State, Waiter
+from tickertape.client.common.effects import ConnectionDown, Sink, State, Waiter
 from tickertape.client.common.handlers import LOG, Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import now
@@ -168,17 +168,12 @@ class HADriver(ClientDriver):
 
     # -- subscriptions ----------------------------------------------------------------------------------
 
-    def _inform_sink(self, effect: SinkEffect) -> None:
-        super()._inform_sink(effect)
-        if (
-            isinstance(effect, End)
-            and isinstance(effect.sink, StreamReceiver)
-            and effect.sink.request.handled
-        ):
+    def _subscription_ended(self, sink: Sink, reason: str) -> None:
+        if isinstance(sink, StreamReceiver) and sink.request.handled:
             # Another subscription with this id may run: the replaced one or the replacement.
             with self._managing:
-                sub_id = effect.sink.request.context.sub_id
-                if effect.reason != "closed" and not self.subscriptions.handled(sub_id):
+                sub_id = sink.request.context.sub_id
+                if reason != "closed" and not self.subscriptions.handled(sub_id):
                     self._policies.unsubscribed(sub_id)
 
     def _remember(self, stored: StoredSubscription, stream: StreamBase) -> None:

@@ -93,7 +93,8 @@ def _options(text: str | None, given: dict[str, Any], *, follow: bool) -> tuple[
             )
         if name in parsed and parsed[name] is None:
             raise BadOption(f"Invalid option {name!r}: it requires a value. Use {name}=VALUE.")
-        counts[name] = _count(name, parsed.pop(name, value))
+        value = parsed.pop(name, value)
+        counts[name] = None if value is None else _count(name, value)
     options = merge_options(format_options(parsed), given)
     allowed = (*_OPTIONS, "replace") if follow else _OPTIONS
     for name in options:
