@@ -89,6 +89,15 @@ RECORD_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a short body has the zeros of its view at its end",
+        "engine/sow/state/blocks.py",
+        '"little")[:length])\n',
+        '"little"))\n',
+        (_BLOCKS,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
         "freed blocks that pins hold do not count",
         "engine/sow/state/blocks.py",
         "            self.held_bytes += capacity\n",

@@ -11,7 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -46,6 +47,8 @@ _CLAIM_RUNS_MAX: Final = 64
 """Runs of views of one block that are claimed one by one. Above it, views are sorted by block."""
 _GROUP_ROWS_MIN: Final = 8
 """Mean number of bodies that are copied by one NumPy call. Below it, bodies are copied one by one."""
+_FEW_VIEWS: Final = 64
+"""Views whose bodies are copied without NumPy, whose calls would cost more."""
 _OWNER: Final = np.dtype("<u4")
 _INLINE_COLUMNS: Final = np.arange(INLINE_BYTES_MAX)
 
@@ -467,18 +470,25 @@ def _inline_views(source: Bytes8, starts: Int64s, lengths: Int64s) -> Views:
 
 
 def _take_one(view: View, buffers: dict[int, memoryview]) -> bytes:
-    head, place = view
-    length = head & 0xFFFF_FFFF
-    if length <= INLINE_BYTES_MAX:
-        return (head >> 32 | place << 32).to_bytes(INLINE_BYTES_MAX, "little")[:length]
-    at = place >> 32
-    return buffers[place & 0xFFFF_FFFF][at : at + length].tobytes()
+    return _take_each((view,), buffers)[0]
+
+
+def _take_each(views: Iterable[Sequence[int]], buffers: dict[int, memoryview]) -> list[bytes]:
+    bodies = []
+    for head, place in views:
+        length = head & 0xFFFF_FFFF
+        if length <= INLINE_BYTES_MAX:
+            bodies.append((head >> 32 | place << 32).to_bytes(INLINE_BYTES_MAX, "little")[:length])
+        else:
+            at = place >> 32
+            bodies.append(buffers[place & 0xFFFF_FFFF][at : at + length].tobytes())
+    return bodies
 
 
 def _gather(views: Views, buffers: dict[int, memoryview]) -> tuple[Buffer, Int64s]:
-    if len(views) == 1:
-        body = _take_one((views.item(0, 0), views.item(0, 1)), buffers)
-        return body, np.array((0, len(body)), I8)
+    if len(views) <= _FEW_VIEWS:
+        bodies = _take_each(views.tolist(), buffers)
+        return b"".join(bodies), np.array([0, *accumulate(map(len, bodies))], I8)
     lengths = lengths_in(views)
     offsets = np.zeros(len(views) + 1, I8)
     lengths.cumsum(out=offsets[1:])
@@ -537,6 +547,8 @@ def _copy_bodies(source: memoryview, starts: Int64s, lengths: Int64s, target: me
 
 
 def _take(views: Views, buffers: dict[int, memoryview]) -> list[bytes]:
+    if len(views) <= _FEW_VIEWS:
+        return _take_each(views.tolist(), buffers)
     joined, offsets = _gather(views, buffers)
     data = bytes(joined)
     return [data[a:b] for a, b in pairwise(offsets.tolist())]

@@ -60,8 +60,12 @@ def test_views_of_short_bodies_have_the_body_and_zeros() -> None:
     assert blocks.block_count == blocks.live_bytes == blocks.nbytes == 0
 
 
+@pytest.mark.parametrize("few", [0, 64])
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_bodies_of_all_sizes_are_read_back_in_any_order(kind: type) -> None:
+def test_bodies_of_all_sizes_are_read_back_in_any_order(
+    kind: type, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tickertape.engine.sow.state.blocks._FEW_VIEWS", few)
     blocks = BodyBlocks(SMALL)
     bodies = [
         body(i, size) for i, size in enumerate([0, 1, 4, 12, 13, 63, 64, 65, 200, 5, 0, 30, 30, 30, 12, 3])
