@@ -36,6 +36,7 @@ from tickertape.journal.format.sow_checkpoint import (
 )
 from tickertape.journal.limits import sow_file_key_bytes_max
 
+LABELS = st.text(max_size=5).map(str.encode)
 U63 = st.integers(0, 2**63 - 1)
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
@@ -72,7 +73,7 @@ def row_lists(draw: st.DrawFn) -> list[Row]:
         origin=optional(U32, 0),
         topic=TOPICS if draw(st.booleans()) else st.just(""),
         expiration=optional(U63, 0),
-        correlation_id=texts(),
+        correlation_id=LABELS if draw(st.booleans()) else st.just(b""),
         message_key=texts(),
         headers=texts(),
     )

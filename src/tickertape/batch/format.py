@@ -441,7 +441,9 @@ def _places(
             begin, end = _text_table(source, begins[name], n, head_bytes, label_bytes_max, noun)
             text = source[begin:end].tobytes()
             if not text.isascii():
-                _check_label_text(text, _frombuffer(source, I4, n + 1, begins[name]), noun)
+                fault = label_text_fault(text, _frombuffer(source, I4, n + 1, begins[name]))
+                if fault:
+                    raise BadBatch(f"Invalid batch: a {noun} {fault}. Report the defect of its sender.")
     fixed = (
         ("kinds", columns & KINDS, n),
         ("message_flags", columns & MESSAGE_FLAGS, n),
@@ -462,20 +464,20 @@ def _places(
     return Places(**begins), end
 
 
-def _check_label_text(text: bytes, offsets: Int32s, noun: str) -> None:
-    """Check that every label is UTF-8: the whole text is valid, and no label starts inside a character."""
+def label_text_fault(text: bytes, offsets: Int32s) -> str:
+    """Return the reason why a label is not UTF-8, or an empty text.
+
+    The whole text must be valid, and no label may start inside a character."""
+    if text.isascii():
+        return ""
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadBatch(
-            f"Invalid batch: a {noun} is not UTF-8: {error}. Report the defect of its sender."
-        ) from None
+        return f"is not UTF-8: {error}"
     begins = offsets[offsets < len(text)]
     if ((_frombuffer(text, I1)[begins] & _CONTINUATION_MASK) == _CONTINUATION).any():
-        raise BadBatch(
-            f"Invalid batch: a {noun} is not UTF-8: it starts inside a character. "
-            "Report the defect of its sender."
-        )
+        return "is not UTF-8: it starts inside a character"
+    return ""
 
 
 def _check_columns(source: memoryview, n: int, run_count: int, topic_count: int, places: Places) -> None:

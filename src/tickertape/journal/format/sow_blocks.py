@@ -30,6 +30,7 @@ from tickertape.batch.format import (
     Int64s,
     Labels,
     UInt64s,
+    label_text_fault,
     lengths_of,
     offsets_from,
     pad8,
@@ -143,6 +144,10 @@ def _check_records(block: RecordBlock) -> None:
     ):
         if labels is not None:
             _check_texts(labels, n, most, noun)
+    if block.correlation_ids is not None:
+        fault = label_text_fault(bytes(block.correlation_ids.text), block.correlation_ids.offsets)
+        if fault:
+            raise FormatError(f"a correlation id {fault}")
     _check_offsets(block.body_offsets, n, _bytes_of(block.bodies), message_bytes_max, "body")
 
 

@@ -221,6 +221,8 @@ FALLING = Labels(np.array([0, 3, 2], np.int32), b"ab")
         ({"keys": Labels(np.array([1, 1, 2], np.int32), b"ab")}, "key offsets do not fit 2 rows"),
         ({"correlation_ids": Labels(np.array([0, 1, 3], np.int32), b"ab")}, "id offsets do not fit"),
         ({"correlation_ids": key_column([b"", b"x" * 4097])}, "a correlation id has 4097 bytes, more"),
+        ({"correlation_ids": key_column([b"a", b"\xff"])}, "a correlation id is not UTF-8: 'utf-8' codec"),
+        ({"correlation_ids": key_column([b"\xc3", b"\xa4"])}, "is not UTF-8: it starts inside a character"),
         ({"message_keys": SHORT}, "message key offsets do not fit"),
         ({"message_keys": key_column([b"", b"x" * 4097])}, "a message key has 4097 bytes, more than 4096"),
         ({"headers": FALLING}, "header offsets are out of order"),
