@@ -20,6 +20,7 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.recovery import StateFiles, plan_states
 from tickertape.engine.sow.state.delete import DeleteRecord, encode
+from tickertape.engine.sow.state.labels import texts_of
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.journal.journal import Journal
 from tickertape.journal.recovery.state_files import (
@@ -119,15 +120,24 @@ class SowEngine(EngineWorld):
         return dict(zip(fold.keys.keys_of(slots), bodies, strict=True))
 
 
+def labels_in(world: SowEngine, name: str) -> dict[bytes, str]:
+    """Return the correlation ids of the records of a SOW topic that have one, by canonical key."""
+    fold = world.state(name).fold
+    slots = fold.records.live_slots(0, fold.records.slot_end)
+    texts = texts_of(fold.records.rows(slots).labels, len(slots))
+    return {key: text for key, text in zip(fold.keys.keys_of(slots), texts, strict=True) if text}
+
+
 def publish(
     peer: Peer,
     messages: Sequence[tuple[str, bytes]],
     *,
     keys: Sequence[str] = (),
     expirations: Sequence[int] = (),
+    labels: Sequence[str] = (),
 ) -> None:
     """Publish one sequenced frame with messages on any topics."""
-    send(peer, messages, keys=keys, expirations=expirations)
+    send(peer, messages, keys=keys, expirations=expirations, labels=labels)
 
 
 def rejected(peer: Peer) -> list[Rejected]:
@@ -149,16 +159,19 @@ def send(
     deltas: Sequence[int] = (),
     keys: Sequence[str] = (),
     expirations: Sequence[int] = (),
+    labels: Sequence[str] = (),
     first: int | None = None,
     sequenced: bool = True,
 ) -> int:
     """Send one frame of messages and deletes, and return its first sequence. `deltas` are indices of messages
-    that are deltas. `first` is the first sequence of a repeated frame."""
+    that are deltas. `labels` are correlation ids, empty for none. `first` is the first sequence of a repeated
+    frame."""
     builder = BatchBuilder()
     for at, row in enumerate(rows):
         topic, body = (SOW_TOPIC, encode_delete(row)) if isinstance(row, SowDelete) else row
         life = expirations[at] if expirations else 0
-        builder.add(topic, body, key=keys[at] if keys else "", expiration_ms=life)
+        label = labels[at] if labels else ""
+        builder.add(topic, body, key=keys[at] if keys else "", expiration_ms=life, correlation_id=label)
     peer.frames += 1
     assert peer.logged_on is not None
     at = peer.next_sequence if first is None else first

@@ -33,6 +33,8 @@ class Found(NamedTuple):
     topic: str
     body: bytes
     key: str | None
+    label: str | None = None
+    """Correlation id."""
 
 
 class Result:
@@ -126,7 +128,9 @@ class SowPeer(Peer):
         result.frames.append(batch.count)
         for i, message in enumerate(batch):
             publisher, sequence = int(marks.publishers[i]), int(marks.sequences[i])
-            result.records.append(Found(publisher, sequence, message.topic, message.data, batch.key(i)))
+            label = message.correlation_id
+            found = Found(publisher, sequence, message.topic, message.data, batch.key(i), label)
+            result.records.append(found)
 
 
 class QueryWorld(SowEngine):

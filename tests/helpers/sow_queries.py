@@ -55,6 +55,10 @@ class Answer(NamedTuple):
         return [batch.topic(at) for batch in self.batches for at in range(batch.count)]
 
     @property
+    def labels(self) -> list[str | None]:
+        return [batch.correlation_id(at) for batch in self.batches for at in range(batch.count)]
+
+    @property
     def keys(self) -> list[str | None]:
         return [batch.key(at) for batch in self.batches for at in range(batch.count)]
 
@@ -86,14 +90,19 @@ class QueryWorld:
         self.sequences: dict[int, int] = {}
 
     def publish(
-        self, messages: Sequence[tuple[Any, bytes]], publisher: int = 7, topics: Sequence[str] | None = None
+        self,
+        messages: Sequence[tuple[Any, bytes]],
+        publisher: int = 7,
+        topics: Sequence[str] | None = None,
+        labels: Sequence[str] = (),
     ) -> None:
-        """Commit bodies with the values of their keys. `topics` are for a SOW over a pattern."""
+        """Commit bodies with the values of their keys. `topics` are for a SOW over a pattern. `labels` are
+        correlation ids, empty for none."""
         builder = BatchBuilder()
         keys = []
         for at, (key, body) in enumerate(messages):
             topic = topics[at] if topics else self.definition.name
-            builder.add(topic, body)
+            builder.add(topic, body, correlation_id=labels[at] if labels else "")
             keys.append(encode_key([topic, key] if self.topics.over_pattern else key))
         first = self.sequences.get(publisher, 0) + 1
         self.sequences[publisher] = first + len(messages) - 1

@@ -117,7 +117,7 @@ def test_printed_bookmark_of_a_record_is_a_start_point(server: RunningServer) ->
 
 def test_sow_as_csv_and_arrow_has_a_column_for_each_field(server: RunningServer) -> None:
     rows = list(csv.DictReader(io.StringIO(output(server, "sow", "positions", "--output", "csv").decode())))
-    names = ["id", "desk", "qty", "note", "_sow_key", "_topic", "_bookmark", "_timestamp"]
+    names = ["id", "desk", "qty", "note", "_sow_key", "_topic", "_bookmark", "_timestamp", "_correlation_id"]
     assert list(rows[0]) == names
     assert [row["note"] for row in rows] == ["", "", 'a, "b"']
     table = pa.ipc.open_stream(output(server, "sow", "positions", "--output", "arrow")).read_all()

@@ -15,6 +15,7 @@ from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
+from tests.mutations.planted_labels import LABEL_MUTATIONS
 from tests.mutations.planted_queries import QUERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
@@ -419,6 +420,7 @@ MUTATIONS: Final = (
     *SOW_CLIENT_MUTATIONS,
     *SOW_CONFIG_MUTATIONS,
     *RECORD_MUTATIONS,
+    *LABEL_MUTATIONS,
     *ARCHIVE_MUTATIONS,
     *SOW_QUERY_MUTATIONS,
     *SOW_RULE_MUTATIONS,

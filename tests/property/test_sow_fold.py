@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.helpers.sow_engine import SowEngine, publish, rejected
+from tests.helpers.sow_engine import SowEngine, labels_in, publish, rejected
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
 from tests.simulation.journal_world import read_log
@@ -29,7 +29,8 @@ TOPICS = ("orders", "pairs", "p/a", "p/b", "all", "explicit", "other")
 PROGRAMS = 25
 _DECODE = msgspec.msgpack.decode
 
-State = dict[tuple[Any, ...], bytes]
+State = dict[tuple[Any, ...], tuple[bytes, str]]
+"""Body and correlation id of each record."""
 
 
 def states_in(world: SowEngine) -> dict[str, State]:
@@ -38,15 +39,16 @@ def states_in(world: SowEngine) -> dict[str, State]:
     for _, batch in read_log(world.broker.journal, world.disk):
         for index in range(batch.count):
             topic, body = batch.topic(index), batch.body(index)
+            record = body, batch.correlation_id(index) or ""
             if topic == "explicit":
-                states["explicit"][(batch.key(index),)] = body
+                states["explicit"][(batch.key(index),)] = record
             elif topic == "orders":
-                states["orders"][(json.loads(body)["id"],)] = body
+                states["orders"][(json.loads(body)["id"],)] = record
             elif topic == "pairs":
                 document = json.loads(body)
-                states["pairs"][(document.get("id"), document.get("side"))] = body
+                states["pairs"][(document.get("id"), document.get("side"))] = record
             elif topic in ("p/a", "p/b", "all"):
-                states["all"][(topic, json.loads(body)["id"])] = body
+                states["all"][(topic, json.loads(body)["id"])] = record
     return states
 
 
@@ -55,9 +57,13 @@ def states_of(world: SowEngine) -> dict[str, State]:
     states: dict[str, State] = {}
     for definition in SOW:
         states[definition.name] = {}
+        labels = labels_in(world, definition.name)
         for key, body in world.records(definition.name).items():
             values = _DECODE(key)
-            states[definition.name][tuple(values) if isinstance(values, list) else (values,)] = body
+            states[definition.name][tuple(values) if isinstance(values, list) else (values,)] = (
+                body,
+                labels.get(key, ""),
+            )
     return states
 
 
@@ -92,6 +98,8 @@ class Program:
         self.keys = self.rng.choice((3, 50, 2_000))
         self.peers: list[Peer] = []
         self.number = 0
+        self.labelled = self.rng.choice((0.0, 0.1, 0.8))
+        """Part of the frames with correlation ids."""
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -103,7 +111,8 @@ class Program:
             self.peers.append(self.world.connect(f"peer {len(self.peers)} {self.number}"))
         peer = self.rng.choice(self.peers)
         messages, labels = random_frame(self.rng, self.keys, self.number)
-        publish(peer, messages, keys=labels)
+        ids = self.rng.choices(("", "c", "ü" * 20, f"c{self.number}"), k=len(messages))
+        publish(peer, messages, keys=labels, labels=ids if self.rng.random() < self.labelled else ())
         self.number += 1
         self.counts["refused"] += len(rejected(peer))
 

@@ -38,6 +38,9 @@ FILTERS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "/g = 1": lambda document: document["g"] == 1,
     "/g IN (0, 2) AND /id != 3": lambda document: document["g"] in (0, 2) and document["id"] != 3,
     "/g = '2' AND /id IN (1, 4, 9)": lambda document: document["g"] == 2 and document["id"] in (1, 4, 9),
+    "CORRELATION_ID() = 'ä1'": lambda document: document["label"] == "ä1",
+    "CORRELATION_ID() IS NULL AND /g = 1": lambda document: not document["label"] and document["g"] == 1,
+    "CORRELATION_ID() LIKE '^b' OR /id = 3": lambda document: document["label"] == "b" or document["id"] == 3,
 }
 
 
@@ -48,6 +51,9 @@ class Record(NamedTuple):
     rank: tuple[int, int, int]
     """Order stamp, publisher, sequence."""
     body: bytes
+    """It has the label as a field."""
+    label: str
+    """Correlation id, or empty."""
 
 
 class Running(NamedTuple):
@@ -82,19 +88,26 @@ class QueryMachine(RuleBasedStateMachine):
         rows=st.lists(
             st.tuples(st.integers(0, 24), VALUES, SIMPLE, st.integers(0, 2)), min_size=1, max_size=12
         ),
+        labels=st.one_of(
+            st.just([""]), st.lists(st.sampled_from(["", "ä1", "b", "c" * 40]), min_size=1, max_size=5)
+        ),
         publisher=st.sampled_from([3, 9, 2**63 + 5]),
         long=st.booleans(),
     )
-    def publish(self, rows: list[tuple[int, Any, Any, int]], publisher: int, long: bool) -> None:
+    def publish(
+        self, rows: list[tuple[int, Any, Any, int]], labels: list[str], publisher: int, long: bool
+    ) -> None:
         first = self.world.sequences.get(publisher, 0) + 1
         messages = []
         for at, (number, v, w, group) in enumerate(rows):
-            document = {"id": number, "v": v, "w": w, "g": group, "long": "x" * 60 * long}
+            label = labels[at % len(labels)]
+            document = {"id": number, "v": v, "w": w, "g": group, "long": "x" * 60 * long, "label": label}
             body = json.dumps(document, ensure_ascii=False).encode()
             rank = self.world.stamp + 1, publisher, first + at
-            self.records[number] = Record(self.world.position + at, rank, body)
+            self.records[number] = Record(self.world.position + at, rank, body, label)
             messages.append((number, body))
-        self.world.publish(messages, publisher)
+        labels = [labels[at % len(labels)] for at in range(len(rows))]
+        self.world.publish(messages, publisher, labels=labels)
 
     @rule(numbers=st.lists(st.integers(0, 24), min_size=1, max_size=8))
     def delete(self, numbers: list[int]) -> None:
@@ -160,6 +173,7 @@ class QueryMachine(RuleBasedStateMachine):
         if running.select:
             bodies = [b'{"id":%d}' % json.loads(body)["id"] for body in bodies]
         assert answer.bodies == bodies
+        assert answer.labels == [record.label or None for record in running.expected]
         assert answer.marks == [
             (publisher - 2**64 * (publisher >= 2**63), sequence, stamp)
             for stamp, publisher, sequence in [record.rank for record in running.expected]
@@ -174,7 +188,9 @@ class QueryMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.records)
     @rule(values=st.lists(SIMPLE, min_size=1, max_size=30), descending=st.booleans())
     def compare_with_the_model(self, values: list[Any], descending: bool) -> None:
-        self.publish([(number, None, value, 0) for number, value in enumerate(values[:25])], 3, long=False)
+        self.publish(
+            [(number, None, value, 0) for number, value in enumerate(values[:25])], [""], 3, long=False
+        )
         model = {
             encode_key(number): Published(
                 encode_key(number), r.rank[1], r.rank[2], r.rank[0], b"", json.loads(r.body)

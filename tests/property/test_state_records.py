@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.helpers.record_rows import appended, int64s, open_scans, undo
 from tickertape.batch.format import Int64s
+from tickertape.engine.limits import sow_label_memory_bytes
 from tickertape.engine.sow.state.blocks import BlockPin, BodyBlocks, Views, stored_bytes
 from tickertape.engine.sow.state.change import DELETED, EXPIRED, ChangeEffects, ChangeLog
 from tickertape.engine.sow.state.records import RecordRow, RecordRows, RecordTable
@@ -38,6 +39,7 @@ class Record(NamedTuple):
     publisher: int
     sequence: int
     expiry: int
+    label: bytes | None
 
 
 class Scan(NamedTuple):
@@ -78,6 +80,7 @@ class RecordMachine(RuleBasedStateMachine):
         self.key = 0
         self.records: dict[int, Record] = {}
         self.keys: dict[int, int] = {}
+        self.publishers: set[int] = set()
         self.free: list[int] = []
         self.scans: list[Scan] = []
         self.results: list[Result] = []
@@ -94,10 +97,11 @@ class RecordMachine(RuleBasedStateMachine):
         self.keys[slot] = self.key
         return slot
 
-    def _record(self, slot: int, body: bytes, number: int) -> Record:
+    def _record(self, slot: int, body: bytes, number: int, labelled: bool) -> Record:
         position, self.position = self.position, self.position + 1
         expiry = number % 1_000 if self.expires else 0
-        return Record(self.keys[slot], body, position, 3 * position, number, position + 9, expiry)
+        label = b"c%d" % position if labelled and position % 3 else None
+        return Record(self.keys[slot], body, position, 3 * position, number, position + 9, expiry, label)
 
     def _apply(self, effects: ChangeEffects) -> None:
         self.free += effects.released.tolist()
@@ -112,18 +116,26 @@ class RecordMachine(RuleBasedStateMachine):
         fresh=st.lists(BODIES, max_size=6),
         again=st.lists(st.tuples(st.integers(0, 1_000), BODIES), min_size=4, max_size=16),
         number=NUMBERS,
+        labelled=st.booleans(),
     )
-    def put(self, order: Random, fresh: list[bytes], again: list[tuple[int, bytes]], number: int) -> None:
+    def put(
+        self,
+        order: Random,
+        fresh: list[bytes],
+        again: list[tuple[int, bytes]],
+        number: int,
+        labelled: bool,
+    ) -> None:
         live = sorted(self.records)
         bodies = {live[at % len(live)]: body for at, body in again} if live else {}
         bodies |= {self._new_slot(): body for body in fresh}
         slots = [*bodies]
         order.shuffle(slots)
-        self._put({slot: bodies[slot] for slot in slots}, number)
+        self._put({slot: bodies[slot] for slot in slots}, number, labelled)
 
-    def _put(self, bodies: dict[int, bytes], number: int) -> None:
+    def _put(self, bodies: dict[int, bytes], number: int, labelled: bool = False) -> None:
         start = self.position
-        records = {slot: self._record(slot, body, number) for slot, body in bodies.items()}
+        records = {slot: self._record(slot, body, number, labelled) for slot, body in bodies.items()}
         rows = RecordRows(
             appended(self.blocks, [*bodies.values()]),
             int64s([record.position for record in records.values()]),
@@ -131,17 +143,18 @@ class RecordMachine(RuleBasedStateMachine):
             np.full(len(records), self.table.publisher_number(number), np.uint32),
             np.array([record.sequence for record in records.values()], np.uint64),
             int64s([record.expiry for record in records.values()]) if self.expires else None,
+            np.array([record.label for record in records.values()], object) if labelled else None,
         )
         effects = self.changes.put(start, self.position, int64s([*records]), rows)
         self.records |= records
         self._apply(effects)
 
-    @rule(body=BODIES, at=st.integers(0, 1_000), fresh=st.booleans(), number=NUMBERS)
-    def put_one(self, body: bytes, at: int, fresh: bool, number: int) -> None:
+    @rule(body=BODIES, at=st.integers(0, 1_000), fresh=st.booleans(), number=NUMBERS, labelled=st.booleans())
+    def put_one(self, body: bytes, at: int, fresh: bool, number: int, labelled: bool) -> None:
         live = sorted(self.records)
         slot = live[at % len(live)] if live and not fresh else self._new_slot()
         start = self.position
-        record = self._record(slot, body, number)
+        record = self._record(slot, body, number, labelled)
         row = RecordRow(
             self.blocks.append_one(body),
             record.position,
@@ -149,6 +162,7 @@ class RecordMachine(RuleBasedStateMachine):
             self.table.publisher_number(number),
             record.sequence,
             record.expiry,
+            record.label,
         )
         effects = self.changes.put_one(start, self.position, slot, row)
         self.records[slot] = record
@@ -191,11 +205,12 @@ class RecordMachine(RuleBasedStateMachine):
         publishers = self.table.publisher_ids(rows.publishers).tolist()
         bodies = self.blocks.take(rows.views)
         lives = [0] * len(slots) if rows.lives is None else rows.lives.tolist()
+        labels = [None] * len(slots) if rows.labels is None else rows.labels.tolist()
         found = {
             low + slot: Record(self.keys[low + slot], *values)
             for slot, *values in zip(
                 slots.tolist(), bodies, rows.positions.tolist(), rows.order_stamps.tolist(), publishers,
-                rows.sequences.tolist(), lives, strict=True,
+                rows.sequences.tolist(), lives, labels, strict=True,
             )
         }  # fmt: skip
         assert found == {slot: record for slot, record in scan.expected.items() if low <= slot < high}
@@ -237,6 +252,11 @@ class RecordMachine(RuleBasedStateMachine):
         rows = self.table.rows(slots)
         assert self.blocks.take(rows.views) == [self.records[slot].body for slot in slots.tolist()]
         assert rows.positions.tolist() == [self.records[slot].position for slot in slots.tolist()]
+        labels = [self.records[slot].label for slot in slots.tolist()]
+        assert labels == ([None] * len(slots) if rows.labels is None else rows.labels.tolist())
+        texts = sum(len(label) + sow_label_memory_bytes for label in labels if label is not None)
+        self.publishers.update(record.publisher for record in self.records.values())
+        assert self.table.nbytes == self.slot_end * self.table.row_bytes + texts + 120 * len(self.publishers)
         assert self.blocks.live_bytes == stored_bytes(rows.views) + self.changes.body_bytes
         assert sorted({*self.free} & {*self.records}) == []
         assert len({*self.free}) == len(self.free)

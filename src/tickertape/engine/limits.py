@@ -343,7 +343,10 @@ sow_bytes_min: Final = 64 * MIB
 sow_memory_share: Final = 0.7
 """Part of the memory that all records may use, unless configured."""
 sow_record_memory_bytes: Final = 128
-"""Memory of a record beside its key and body, at most: its columns and its part of the key index."""
+"""Memory of a record beside its key, body and label, at most: its columns and its part of the key index."""
+sow_label_memory_bytes: Final = 64
+"""Memory of the correlation id of a record beside its bytes, at most. After the first message with one, each
+record of its SOW topic also needs 4 more bytes."""
 # deletes and expiry of records
 sow_delete_keys_max: Final = 250_000
 """Keys that one delete names. The rest stays, and the answer says so."""
@@ -381,7 +384,7 @@ sow_piece_bytes: Final = 1 * MIB
 sow_piece_slots: Final = 16_384
 """Slots that one step of a checkpoint examines."""
 sow_record_bytes: Final = 64
-"""Bytes of a record in a checkpoint file beside its key and body, at most."""
+"""Bytes of a record in a checkpoint file beside its key, body and label, at most."""
 sow_sync_bytes: Final = 8 * MIB
 """Bytes of a checkpoint file that are written between two syncs."""
 sow_advance_messages_min: Final = 1 << 20

@@ -31,8 +31,9 @@ def query(
     """Run the SELECT of SQL over the records of SOW topics, and print the result.
 
     Each table is a SOW topic. Put quotes around a name that is not a SQL name, such as "positions/eu". The
-    columns are the fields of the JSON bodies, and if named _sow_key, _topic, _bookmark and _timestamp. The
-    records of a topic are those at one position of the log. The statement cannot read or write files.
+    columns are the fields of the JSON bodies, and if named _sow_key, _topic, _bookmark, _timestamp and
+    _correlation_id. The records of a topic are those at one position of the log. The statement cannot read
+    or write files.
 
     Requirement: pip install 'tickertape[sql]'
 

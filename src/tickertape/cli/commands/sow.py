@@ -87,7 +87,7 @@ def sow(
 
     The text of a record is its body. A line of --output json is as in the command subscribe, with command
     "sow" and sow_key. CSV and Arrow have a column for each field of the JSON bodies, and _sow_key, _topic,
-    _bookmark and _timestamp.
+    _bookmark, _timestamp and _correlation_id.
 
     With --follow no message is lost or printed twice between the records and the new messages. The timeout
     does not apply to new messages. Deleted and expired records are not reported.

@@ -250,7 +250,7 @@ class SqlCalls(ABC, Generic[Answer]):
         A column of integers has the type `BIGINT`, or `DECIMAL(38)` if a value exceeds 64 bits. A column of
         integers and floats has the type `DOUBLE`. Objects are structs, and arrays are lists. A column with
         values of different kinds has the JSON text of each value. A statement can also use the columns
-        `_sow_key`, `_topic`, `_bookmark` and `_timestamp`.
+        `_sow_key`, `_topic`, `_bookmark`, `_timestamp` and `_correlation_id`.
 
         It requires the extra `sql`: `pip install 'tickertape[sql]'`.
 

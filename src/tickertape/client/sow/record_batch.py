@@ -137,9 +137,13 @@ class RecordBatch(MessageBatch):
         runs["timestamp"], runs["count"], runs["flags"] = self.timestamps, 1, RUN_BY_SERVER
         rows = np.arange(count, dtype=I8)
         runs["crc"] = run_crcs(self.offsets, self.bodies, rows, np.ones(count, I8))
-        optional = None
-        if self.topic_index is not None or self.keys is not None:
-            optional = Columns(topic_index=self.topic_index, keys=self.keys)
+        optional = Columns(
+            topic_index=self.topic_index,
+            expirations=self.expirations,
+            correlation_ids=self.correlation_ids,
+            keys=self.keys,
+            headers=self.headers,
+        )
         made = assemble(
             runs=runs.tobytes(),
             offsets=self.offsets.tobytes(),

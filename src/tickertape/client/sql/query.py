@@ -24,6 +24,7 @@ METADATA: Final = {
     "_topic": ("topic",),
     "_bookmark": ("publisher", "sequence"),
     "_timestamp": ("timestamp",),
+    "_correlation_id": ("correlation_id",),
 }
 """Columns of a record besides its fields, and their columns of `MessageBatch.to_arrow`.
 

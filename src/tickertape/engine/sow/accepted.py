@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import Int64s
+from tickertape.batch.format import CORRELATION_IDS, Int64s
 from tickertape.engine.limits import (
     overlay_seconds,
     sow_delete_keys_max,
@@ -25,6 +25,7 @@ from tickertape.engine.limits import (
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.sow.accepted_row import NO_CANDIDATE, AcceptedRow
 from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
+from tickertape.engine.sow.state.labels import labels_of, text_bytes
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.journal.journal import Journal
 
@@ -313,7 +314,10 @@ def growth_of(batch: MessageBatch, own: TopicKeys) -> int:
         bodies = int(batch.offsets[-1] - batch.offsets[0])
     else:
         bodies = int((batch.offsets[rows + 1] - batch.offsets[rows]).sum())
-    return bodies + sum(map(len, own.keys)) + own.topic.record_memory_bytes * len(rows)
+    labels = 0
+    if batch.columns & CORRELATION_IDS:
+        labels = text_bytes(labels_of(batch, rows))
+    return bodies + labels + sum(map(len, own.keys)) + own.topic.record_memory_bytes * len(rows)
 
 
 def _rows_of(kept: KeptKeys, topic: StateTopic) -> tuple[list[int], list[bytes]]:

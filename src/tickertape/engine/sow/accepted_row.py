@@ -16,7 +16,7 @@ class AcceptedRow(NamedTuple):
     """0: the key has no candidate."""
     order_stamp: int
     batch: MessageBatch | None
-    """Batch with the body. None: the body is in the records, or the candidate is dead."""
+    """Batch with the message. None: it is in the records, or the candidate is dead."""
     place: int
     """Index in the batch, or slot of the record."""
     position: int = 0

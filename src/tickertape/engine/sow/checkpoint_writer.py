@@ -11,10 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from tickertape.base.interfaces import Buffer
-from tickertape.batch.format import I4, Int64s
+from tickertape.batch.format import I4
 from tickertape.engine.limits import sow_piece_bytes, sow_piece_slots, sow_record_bytes
 from tickertape.engine.sow.state.blocks import lengths_in
 from tickertape.engine.sow.state.fold import StateFold
+from tickertape.engine.sow.state.labels import encoded, label_lengths
 from tickertape.engine.sow.state.records import RecordRows
 from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock, key_column
 from tickertape.journal.format.sow_checkpoint import StateFile, StateFileWriter
@@ -92,7 +93,7 @@ class StateCopy:
         if not len(slots):
             return []
         keys = self._fold.keys.keys_of(slots)
-        count = _fitting(lengths_in(rows.views), keys)
+        count = _fitting(rows, keys)
         if count < len(slots):
             self._low, self.over = int(slots[count - 1]) + 1, False
             keys, rows = keys[:count], rows.select(slice(0, count))
@@ -115,7 +116,7 @@ class StateCopy:
             topic_numbers=None,
             expirations=rows.lives,
             keys=key_column(keys),
-            correlation_ids=None,
+            correlation_ids=None if rows.labels is None else encoded(rows.labels),
             message_keys=None,
             headers=None,
             body_offsets=offsets.astype(I4),
@@ -123,7 +124,9 @@ class StateCopy:
         )
 
 
-def _fitting(lengths: Int64s, keys: list[bytes]) -> int:
+def _fitting(rows: RecordRows, keys: list[bytes]) -> int:
     """Return how many records one piece takes. The last one may exceed the size."""
-    sizes = lengths + np.fromiter(map(len, keys), np.int64, len(keys)) + sow_record_bytes
+    sizes = lengths_in(rows.views) + np.fromiter(map(len, keys), np.int64, len(keys)) + sow_record_bytes
+    if rows.labels is not None:
+        sizes += label_lengths(rows.labels)
     return min(int(np.searchsorted(sizes.cumsum(), sow_piece_bytes)) + 1, len(keys))

@@ -228,7 +228,7 @@ class StateCommands:
         used = {request.topic for request in self._requests}
         used.update(topic for topic, keys in self._keys.items() if not deltas.isdisjoint(keys))
         for topic in used:
-            self._frames[topic] = _FrameRows(self._overlay(topic), bodies)
+            self._frames[topic] = _FrameRows(self._overlay(topic), self._batch, bodies)
             self._frames[topic].expect(
                 [key for row, key in self._keys.get(topic, {}).items() if row in deltas]
             )
@@ -336,9 +336,11 @@ def _keys_of(topic: StateTopic, delete: SowDelete) -> Sequence[bytes]:
 class _FrameRows:
     """Latest rows of one SOW topic, with those of a frame before the current one."""
 
-    def __init__(self, overlay: Overlay, bodies: list[bytes]) -> None:
+    def __init__(self, overlay: Overlay, batch: MessageBatch, bodies: list[bytes]) -> None:
         self.overlay = overlay
+        self._batch = batch
         self._bodies = bodies
+        """Bodies of the batch, with merged deltas."""
         self._rows: dict[bytes, AcceptedRow] = {}
         self._before: dict[bytes, AcceptedRow] = {}
         self._ended: list[DeleteRecord] = []
@@ -351,7 +353,7 @@ class _FrameRows:
     def publish(self, key: bytes, row: int, stamp: Stamp) -> None:
         self._enter_ended()
         self._rows[key] = AcceptedRow(
-            True, stamp.publisher, stamp.first_sequence, stamp.timestamp, None, row, _IN_FRAME
+            True, stamp.publisher, stamp.first_sequence, stamp.timestamp, self._batch, row, _IN_FRAME
         )
 
     def end(self, record: DeleteRecord) -> None:

@@ -16,13 +16,14 @@ import numpy as np
 from tickertape.base.errors import SowFull
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import I8, Int64s
+from tickertape.batch.format import CORRELATION_IDS, I8, Int64s
 from tickertape.engine.limits import fold_step_rows_max
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sow.accepted import AcceptedRows, TopicKeys, growth_of
 from tickertape.engine.sow.query.column_memory import ColumnMemory
 from tickertape.engine.sow.state.blocks import lengths_in
 from tickertape.engine.sow.state.fold import StateFold
+from tickertape.engine.sow.state.labels import LABEL_PLACE_BYTES, label_memory, labels_of, text_bytes
 from tickertape.engine.sow.topic import StateTopic
 
 
@@ -68,9 +69,19 @@ class StateMemory:
 
     def check(self, batch: MessageBatch, topics: Sequence[TopicKeys]) -> None:
         """Raise `SowFull` for a batch whose messages need more memory than is left."""
-        if sum(growth_of(batch, own) for own in topics) <= self.free:
-            return
-        growth = 0
+        labelled = _first_labels(batch, topics) if batch.columns & CORRELATION_IDS else []
+        places = LABEL_PLACE_BYTES * sum([fold.records.slot_end for fold in labelled])
+        if sum(growth_of(batch, own) for own in topics) + places > self.free:
+            self._check_growth(batch, topics, places)
+        if labelled:
+            for fold in labelled:
+                fold.records.keep_labels()
+            self.measure(labelled)
+
+    def _check_growth(self, batch: MessageBatch, topics: Sequence[TopicKeys], growth: int) -> None:
+        """Raise `SowFull` unless the memory suffices for the messages, compared with the folded records.
+
+        `growth` is further memory that they need."""
         for own in topics:
             growth += _real_growth(batch, own)
             if growth > max(self.free, 0) and not self._give_up_indexes(growth):
@@ -114,6 +125,15 @@ class StateMemory:
         self._needed = growth
 
 
+def _first_labels(batch: MessageBatch, topics: Sequence[TopicKeys]) -> list[StateFold]:
+    """Return the folds that get their first correlation ids from a batch with such ids."""
+    return [
+        own.topic.fold
+        for own in topics
+        if not own.topic.fold.records.has_labels and text_bytes(labels_of(batch, own.rows))
+    ]
+
+
 def _real_growth(batch: MessageBatch, own: TopicKeys) -> int:
     """Return the growth by the messages of a topic, compared with its folded records.
 
@@ -128,8 +148,14 @@ def _real_growth(batch: MessageBatch, own: TopicKeys) -> int:
         slots = fold.keys.find(keys)
         known = slots >= 0
         before = lengths_in(fold.records.rows(np.maximum(slots, 0)).views)
+        old_labels = fold.records.labels(np.maximum(slots, 0))
+        if old_labels is not None:
+            before = before + label_memory(old_labels)
         new = own.topic.record_memory_bytes + np.fromiter(map(len, keys), I8, len(keys))
         sizes = (batch.offsets[rows + 1] - batch.offsets[rows]).astype(I8)
+        labels = labels_of(batch, rows)
+        if labels is not None:
+            sizes += label_memory(labels)
         growth += int((sizes + new)[~known].sum())
         updated.append(slots[known])
         differences.append((sizes - before)[known].astype(I8))

@@ -21,13 +21,14 @@ import numpy as np
 
 from tickertape.base.errors import NotReady
 from tickertape.base.text_format import shown
-from tickertape.batch.format import I8, U8, Int64s
+from tickertape.batch.format import CORRELATION_IDS, I8, U8, Int64s
 from tickertape.engine.limits import record_key_step_max, sow_delete_round_rows
 from tickertape.engine.sow.accepted import Overlay
 from tickertape.engine.sow.accepted_row import AcceptedRow
 from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.state.blocks import lengths_in
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteRecord
+from tickertape.engine.sow.state.labels import RecordLabels, label_of, no_labels
 from tickertape.engine.sow.state.records import RecordRows, RecordTable
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.filter.limits import filter_piece_bytes_max
@@ -266,4 +267,19 @@ def _columns_of(records: RecordTable, rows: Sequence[AcceptedRow]) -> RecordRows
         np.array([row.order_stamp for row in rows], I8),
         np.array([records.publisher_number(row.publisher) for row in rows], np.uint32),
         np.array([row.sequence for row in rows], U8),
+        labels=_labels_of(records, rows),
     )
+
+
+def _labels_of(records: RecordTable, rows: Sequence[AcceptedRow]) -> RecordLabels:
+    """Return the correlation ids of live rows."""
+    found = no_labels(len(rows))
+    folded = []
+    for at, row in enumerate(rows):
+        if row.batch is None:
+            folded.append(at)
+        elif row.batch.columns & CORRELATION_IDS:
+            found[at] = label_of(row.batch, row.place)
+    if folded and records.has_labels:
+        found[folded] = records.labels(np.array([rows[at].place for at in folded], I8))
+    return found

@@ -352,6 +352,7 @@ def _stored(block: RecordBlock) -> StoredRecords:
         block.publisher_numbers,
         block.sequences,
         block.expirations,
+        block.correlation_ids,
         bodies,
         block.body_offsets,
     )

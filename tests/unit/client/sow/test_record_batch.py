@@ -24,7 +24,9 @@ KEYS = RecordKeys((GroupKeys("a", ("/id",), "a", "^b", {}),))
 def batch(*, labelled: bool = False) -> RecordBatch:
     builder = BatchBuilder()
     for number, topic in enumerate(("a", "b", "a")):
-        builder.add(topic, b'{"id":%d}' % number, key=f"k{number}" if labelled else "")
+        key, label = (f"k{number}", "" if number == 1 else f"c{number}") if labelled else ("", "")
+        life = 5_000 * labelled * number
+        builder.add(topic, b'{"id":%d}' % number, key=key, correlation_id=label, expiration_ms=life)
     marks = encode_marks(PUBLISHERS, SEQUENCES, TIMESTAMPS)
     made = RecordBatch(MessageBatch.parse(builder.build().encode()), marks)
     made.context = SubscriptionContext(
@@ -35,7 +37,10 @@ def batch(*, labelled: bool = False) -> RecordBatch:
 
 def values(found: MessageBatch) -> list[tuple[object, ...]]:
     return [
-        (m.topic, m.data, m.publisher, m.sequence, m.bookmark, found.timestamp(m.index), m.sow_key)
+        (
+            *(m.topic, m.data, m.publisher, m.sequence, m.bookmark, found.timestamp(m.index), m.sow_key),
+            *(m.correlation_id, m.expiration),
+        )
         for m in found
     ]
 
@@ -54,13 +59,14 @@ def test_values_are_equal_before_and_after_runs_are_built(labelled: bool) -> Non
     assert values(parsed) == values(lazy)
 
 
-def test_slices_selections_and_pickles_keep_the_values() -> None:
-    expected = values(batch())
-    made = batch()
+@pytest.mark.parametrize("labelled", [False, True])
+def test_slices_selections_and_pickles_keep_the_values(labelled: bool) -> None:
+    expected = values(batch(labelled=labelled))
+    made = batch(labelled=labelled)
     part = slice_batch(made, 1, 3)
     part.context = made.context
     assert values(part) == expected[1:]
-    chosen = select(batch(), np.array([0, 2], I8))
+    chosen = select(batch(labelled=labelled), np.array([0, 2], I8))
     chosen.context = made.context
     assert values(chosen) == [expected[0], expected[2]]
     assert values(pickle.loads(pickle.dumps(made))) == expected
@@ -74,15 +80,16 @@ def test_arrow_table_has_marks_and_generated_keys() -> None:
     table = made.to_arrow(["topic", "publisher", "sequence", "timestamp", "data", "sow_key"])
     assert table.column("publisher").to_pylist() == PUBLISHERS
     assert table.column("sequence").to_pylist() == SEQUENCES
-    assert table.column("sow_key").to_pylist() == [key for *_, key in values(made)]
+    assert table.column("sow_key").to_pylist() == [row[6] for row in values(made)]
     assert table.column("topic").to_pylist() == ["a", "b", "a"]
     assert "run_count" not in vars(made)
     assert batch(labelled=True).to_arrow(["sow_key"]).column(0).to_pylist() == ["k0", "k1", "k2"]
+    assert batch(labelled=True).to_arrow(["correlation_id"]).column(0).to_pylist() == ["c0", None, "c2"]
 
 
 def test_cost_is_the_cost_of_the_received_batch() -> None:
     assert batch().cost == 3 * (8 + 32)
-    assert batch(labelled=True).cost == 3 * (8 + 32 + 2)
+    assert batch(labelled=True).cost == 3 * (8 + 32 + 2) + 4
 
 
 def test_unknown_attribute_is_an_attribute_error() -> None:

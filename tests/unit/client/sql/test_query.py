@@ -31,6 +31,7 @@ def records_of(bodies: Sequence[Any]) -> pa.Table:
             "publisher": pa.array([2**64 - 1] * count, pa.uint64()),
             "sequence": pa.array(range(1, count + 1), pa.uint64()),
             "timestamp": pa.array(range(count), pa.timestamp("us", "UTC")),
+            "correlation_id": pa.array([f"c{i}" if i else None for i in range(count)], pa.string()),
             "data": pa.array([json.dumps(body).encode() for body in bodies], pa.binary()),
         }
     )
@@ -229,6 +230,7 @@ def test_statement_must_be_text() -> None:
         ("select id from odd where _sow_key = 'key-1'", [("own",)]),
         ("select count(*) from scalars", [(2,)]),
         ("select max(epoch_us(_timestamp)) from positions", [(5,)]),
+        ("select id from positions where _correlation_id = 'c2' or _correlation_id is null", [(0,), (2,)]),
         ("select current_setting('TimeZone')", [("UTC",)]),
     ],
 )

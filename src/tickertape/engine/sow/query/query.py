@@ -180,6 +180,8 @@ class StateQuery:
         memory: list[Any] = []
         if self._found.count > query_piece_rows_max:
             memory += (self._found.keys, *self._found.columns)
+            if self._found.labels:
+                memory.append(self._found.labels)
             memory += (*self._by_keys.lists, *self._by_position.arrays)
         for copy in self._copies:
             memory += copy.close()

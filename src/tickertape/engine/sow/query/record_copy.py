@@ -25,12 +25,13 @@ from tickertape.engine.sow.state.blocks import BlockPin, Views
 from tickertape.engine.sow.state.change import EarlierRows
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.state.keys import ExplicitKeys
+from tickertape.engine.sow.state.labels import labels_bytes, text_bytes
 from tickertape.engine.sow.state.records import RecordRows
 
 SourceNumbers = npt.NDArray[np.uint16]
 
 row_bytes = 52
-"""Memory of a copied record: view, position, order stamp, publisher, sequence and expiry."""
+"""Memory of a copied record without label: view, position, order stamp, publisher, sequence and expiry."""
 _KEY_BYTES = 41
 """Memory of a canonical key without its bytes, and of its place in a list."""
 
@@ -47,7 +48,8 @@ class FoundRecords(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Memory of the rows and keys."""
-        return row_bytes * len(self.rows.positions) + keys_bytes(self.keys)
+        size = row_bytes * len(self.rows.positions) + keys_bytes(self.keys)
+        return size if self.rows.labels is None else size + labels_bytes(self.rows.labels)
 
     def part(self, low: int, high: int | None) -> FoundRecords:
         """Return the records from `low` to `high`."""
@@ -256,7 +258,7 @@ class RecordCopy:
         live = part.live.all()
         self._pin(part.rows.views if live else part.rows.views[part.live])
         self._parts.append(part)
-        self.nbytes += row_bytes * len(part.live)
+        self.nbytes += rows_bytes(part.rows)
 
     def _pin(self, views: Views) -> None:
         if self.pin is not None:
@@ -272,8 +274,10 @@ class RecordCopy:
             mine, at = part.changed(earlier.slots)
             if len(at):
                 unfound[mine] = False
+                before = _text_bytes(part, at)
                 part.live[at] = earlier.live[mine]
                 part.rows.assign(at, earlier.rows.select(mine))
+                self.nbytes += _text_bytes(part, at) - before
                 restored = True
         if restored:
             self._pin(earlier.rows.views)
@@ -302,7 +306,7 @@ class RecordCopy:
 
     def _collect(self, part: _Part) -> Iterator[None]:
         """Add the records of a part to the pieces, with their keys."""
-        self.nbytes -= row_bytes * len(part.live)
+        self.nbytes -= rows_bytes(part.rows)
         if part.slots is None and not self._with_keys and part.live.all():
             piece = FoundRecords(part.rows, [])
             self.pieces.append(piece)
@@ -342,6 +346,16 @@ class _Part(NamedTuple):
         places[places == len(changed)] = 0
         at = (changed[places] == self.slots).nonzero()[0]
         return places[at], at
+
+
+def _text_bytes(part: _Part, at: Int64s) -> int:
+    labels = part.rows.labels
+    return 0 if labels is None else text_bytes(labels[at])
+
+
+def rows_bytes(rows: RecordRows) -> int:
+    """Return the memory of copied records with their labels, without keys."""
+    return row_bytes * len(rows.positions) + labels_bytes(rows.labels)
 
 
 def keys_bytes(keys: list[bytes]) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.sow.query.record_topics import RecordTopics
+from tickertape.engine.sow.state.labels import texts_of
 from tickertape.engine.sow.state.records import RecordRows, RecordTable
 from tickertape.filter import FilterInputs
 
@@ -63,7 +64,7 @@ class RecordFilter:
         return np.sort(np.concatenate(found))
 
     def _inputs(self, rows: RecordRows, keys: Sequence[bytes]) -> FilterInputs:
-        """Return the inputs of filter functions. Records keep no correlation ids, so these are NULL."""
+        """Return the inputs of filter functions."""
         needs, topics, count = self._needs, self._topics, len(rows.positions)
         inputs = FilterInputs(
             user=self._constants.user,
@@ -78,7 +79,7 @@ class RecordFilter:
             pairs = zip(publishers, rows.sequences.tolist(), strict=True)
             inputs.bookmarks = [f"{publisher}|{sequence}|" for publisher, sequence in pairs]
         if "correlation_ids" in needs:
-            inputs.correlation_ids = [None] * count
+            inputs.correlation_ids = texts_of(rows.labels, count)
         if "sow_keys" in needs:
             inputs.sow_keys = topics.record_keys(keys)
         return inputs

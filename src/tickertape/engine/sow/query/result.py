@@ -35,6 +35,7 @@ from tickertape.engine.sow.query.query import StateQuery
 from tickertape.engine.sow.query.record_copy import FoundRecords
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.blocks import lengths_in
+from tickertape.engine.sow.state.labels import encoded, joined_labels, label_lengths
 from tickertape.engine.sow.state.records import RecordRows
 from tickertape.wire.sow_command import encode_marks
 
@@ -201,9 +202,10 @@ class ResultFrames:
             index = np.fromiter(map(numbers.__getitem__, topics), I4, len(topics))
         if any(texts):
             labels = Labels(offsets_from(np.fromiter(map(len, texts), I4, len(texts))), b"".join(texts))
-        if index is None and labels is None:
+        correlation_ids = None if found.rows.labels is None else encoded(found.rows.labels)
+        if index is None and labels is None and correlation_ids is None:
             return names, None
-        return names, Columns(topic_index=index, keys=labels)
+        return names, Columns(topic_index=index, keys=labels, correlation_ids=correlation_ids)
 
     def _labels_of(self, source: int, keys: Sequence[bytes]) -> tuple[list[str], list[bytes]]:
         """Return the topic of each record of one source, or its only topic, and the explicit keys, if any."""
@@ -222,16 +224,20 @@ def _joined(parts: list[FoundRecords]) -> FoundRecords:
         return parts[0]
     columns = [
         None if column[0] is None else np.concatenate(column)
-        for column in zip(*[part.rows for part in parts], strict=True)
+        for column in zip(*[part.rows[:-1] for part in parts], strict=True)
     ]
     sources = None if parts[0].sources is None else np.concatenate([part.sources for part in parts])
-    rows = RecordRows(*columns)  # type: ignore[arg-type]
+    counts = [len(part.rows.positions) for part in parts]
+    labels = joined_labels([part.rows.labels for part in parts], counts)
+    rows = RecordRows(*columns)._replace(labels=labels)  # type: ignore[arg-type]
     return FoundRecords(rows, [key for part in parts for key in part.keys], sources)
 
 
 def _size(found: FoundRecords) -> Int64s:
-    """Return the size of the first n records, with their keys, for each n from 1 on."""
+    """Return the size of the first n records, with their keys and labels, for each n from 1 on."""
     sizes = lengths_in(found.rows.views)
+    if found.rows.labels is not None:
+        sizes = sizes + label_lengths(found.rows.labels)
     if found.keys:
         sizes = sizes + np.fromiter(map(len, found.keys), I8, len(found.keys))
     ends: Int64s = sizes.cumsum()

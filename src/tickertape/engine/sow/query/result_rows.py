@@ -13,7 +13,8 @@ import numpy as np
 
 from tickertape.batch.format import I8, AnyArray, Int64s
 from tickertape.engine.limits import query_chunk_rows_max, query_run_rows_max
-from tickertape.engine.sow.query.record_copy import FoundRecords, SourceNumbers, keys_bytes, row_bytes
+from tickertape.engine.sow.query.record_copy import FoundRecords, SourceNumbers, keys_bytes, rows_bytes
+from tickertape.engine.sow.state.labels import RecordLabels
 from tickertape.engine.sow.state.records import RecordRows
 
 _FIRST_ROWS: Final = 256
@@ -36,15 +37,15 @@ class ResultRows:
     def __init__(self) -> None:
         self.count = 0
         self.keys: list[bytes] = []
-        self._keys_bytes = 0
+        self.labels: list[bytes | None] = []
+        """Correlation ids of the records from the first piece with a column of them on."""
+        self._labelled_from = 0
+        """Number of the first record in `labels`."""
+        self.nbytes = 0
+        """Memory of the records, their labels and their keys."""
         self._chunks: list[_Chunk] = []
         self._ends: Int64s = np.zeros(0, I8)
         """Ends of the chunks."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the records and their keys."""
-        return self.count * row_bytes + self._keys_bytes
 
     @property
     def columns(self) -> list[AnyArray]:
@@ -68,9 +69,16 @@ class ResultRows:
                 chunk.sources[here] = piece.sources[there]
             at = high
         self.keys += piece.keys
-        self._keys_bytes += keys_bytes(piece.keys)
+        if self.labels or piece.rows.labels is not None:
+            self._add_labels(piece.rows.labels, first, end)
+        self.nbytes += rows_bytes(piece.rows) + keys_bytes(piece.keys)
         self.count = end
         return first
+
+    def _add_labels(self, labels: RecordLabels | None, first: int, end: int) -> None:
+        if not self.labels:
+            self._labelled_from = first
+        self.labels += [None] * (end - first) if labels is None else labels.tolist()
 
     def get(self, numbers: Int64s) -> FoundRecords:
         """Return records by their numbers, in this order."""
@@ -78,12 +86,21 @@ class ResultRows:
         some = [keys[at] for at in numbers.tolist()] if keys else []
         if not len(numbers):
             return FoundRecords(RecordRows.empty(0), some)
+        rows, _, sources = self._rows(numbers)
+        if self.labels:
+            labels, low = self.labels, self._labelled_from
+            found = [None if at < low else labels[at - low] for at in numbers.tolist()]
+            rows = rows._replace(labels=np.array(found, object))
+        return FoundRecords(rows, some, sources)
+
+    def _rows(self, numbers: Int64s) -> FoundRecords:
+        """Return records without their keys and labels."""
         if len(self._chunks) == 1:
-            return _of_chunk(self._chunks[0], numbers)._replace(keys=some)
+            return _of_chunk(self._chunks[0], numbers)
         chunk_of = self._ends.searchsorted(numbers, "right")
         used = np.bincount(chunk_of).nonzero()[0].tolist()
         if len(used) == 1:
-            return _of_chunk(self._chunks[used[0]], numbers)._replace(keys=some)
+            return _of_chunk(self._chunks[used[0]], numbers)
         rows = RecordRows.empty(len(numbers))
         sources = None if self._chunks[0].sources is None else np.empty(len(numbers), np.uint16)
         for number in used:
@@ -92,7 +109,7 @@ class ResultRows:
             rows.assign(at, found.rows)
             if sources is not None and found.sources is not None:
                 sources[at] = found.sources
-        return FoundRecords(rows, some, sources)
+        return FoundRecords(rows, [], sources)
 
     def only(self, numbers: Int64s) -> ResultRows:
         """Return some of the records, with numbers from 0 on."""
@@ -110,7 +127,7 @@ class ResultRows:
 
 def _of_chunk(chunk: _Chunk, numbers: Int64s) -> FoundRecords:
     at = numbers - chunk.first
-    views, positions, stamps, publishers, sequences, _ = chunk.rows
+    views, positions, stamps, publishers, sequences, *_ = chunk.rows
     rows = RecordRows(
         views.take(at, axis=0), positions.take(at), stamps.take(at), publishers.take(at), sequences.take(at)
     )

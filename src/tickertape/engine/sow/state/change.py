@@ -246,7 +246,7 @@ class _KeptChanges:
 
     @property
     def nbytes(self) -> int:
-        return len(self._slots) * (self.rows.row_bytes + 10) + self.body_bytes
+        return len(self._slots) * (self.rows.row_bytes + 10) + self.rows.label_bytes + self.body_bytes
 
     def add(self, change: StateChange, low: int) -> int:
         """Add the rows of a change from `low` on. Return the index of the first row without space."""
@@ -290,4 +290,5 @@ def _one_row(row: RecordRow, expires: bool) -> RecordRows:
         np.array([row.publisher], np.uint32),
         np.array([row.sequence], np.uint64),
         np.array([row.life], I8) if expires else None,
+        None if row.label is None else np.array([row.label], object),
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import I8, Bools, Int32s, Int64s, Labels, UInt64s
+from tickertape.batch.format import CORRELATION_IDS, I8, Bools, Int32s, Int64s, Labels, UInt64s
 from tickertape.engine.limits import fold_scalar_rows_max
 from tickertape.engine.sow.state.blocks import BodyBlocks
 from tickertape.engine.sow.state.candidates import RowColumns, deleted_wins, published_wins
@@ -26,6 +26,7 @@ from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
 from tickertape.engine.sow.state.deleted_keys import DeletedKeys
 from tickertape.engine.sow.state.expiry import LifeQueue, due_times
 from tickertape.engine.sow.state.key_index import KEY_ROW_BYTES, KeyTable
+from tickertape.engine.sow.state.labels import decoded, label_of, labels_of
 from tickertape.engine.sow.state.record_key_index import RecordKeyIndex
 from tickertape.engine.sow.state.records import (
     MessageSlots,
@@ -57,6 +58,8 @@ class StoredRecords(NamedTuple):
     publisher_numbers: PublisherNumbers | None
     sequences: UInt64s
     lives: Int64s | None
+    labels: Labels | None
+    """Correlation ids. None: no record has one."""
     bodies: Buffer
     body_offsets: Int32s
     """n + 1 offsets into `bodies`."""
@@ -208,6 +211,7 @@ class StateFold:
             numbers[rows],
             stored.sequences[at],
             lives,
+            None if stored.labels is None else decoded(stored.labels, 0, len(stored.positions))[at],
         )
         self._applied(self.changes.put(0, 0, slots, records))
         if self._index is not None:
@@ -247,6 +251,7 @@ class StateFold:
     def _publish_few(self, keys: list[bytes], source: Source, rows: Int64s) -> None:
         batch, first = source.batch, source.first_position
         stamps = None if batch.order_stamps is None else np.repeat(batch.order_stamps, batch.runs["count"])
+        labelled = batch.columns & CORRELATION_IDS
         changed: dict[int, bytes] = {}
         for key, row in zip(keys, rows.tolist(), strict=True):
             slot = int(self.keys.find([key])[0])
@@ -265,6 +270,7 @@ class StateFold:
                 self.records.publisher_number(batch.publisher(row)),
                 batch.sequence(row),
                 life,
+                label_of(batch, row) if labelled else None,
             )
             self._applied(self.changes.put_one(first, source.end, slot, record))
             changed[slot] = key
@@ -308,6 +314,7 @@ class StateFold:
             np.array(numbers, np.uint32)[runs],
             batch.sequences[rows],
             lives,
+            labels_of(batch, rows),
         )
 
     def _wins(self, source: Source, rows: Int64s, slots: Int64s) -> Bools:

@@ -16,6 +16,12 @@ import numpy.typing as npt
 from tickertape.batch.format import I8, U8, AnyArray, Bools, Int64s, UInt64s
 from tickertape.engine.limits import sow_growth_rows
 from tickertape.engine.sow.state.blocks import BodyBlocks, View, Views, in_block, lengths_in
+from tickertape.engine.sow.state.labels import (
+    LABEL_PLACE_BYTES,
+    LabelColumn,
+    RecordLabels,
+    has_labels,
+)
 
 PublisherNumbers = npt.NDArray[np.uint32]
 """Numbers of publishers in the table of publisher ids (`RecordTable.publisher_number`)."""
@@ -30,7 +36,7 @@ _PUBLISHER_BYTES: Final = 120
 
 
 class RecordRows(NamedTuple):
-    """Records in columns: row i is for slot i of a list of slots. Label columns join it later."""
+    """Records in columns: row i is for slot i of a list of slots."""
 
     views: Views
     positions: Int64s
@@ -40,10 +46,12 @@ class RecordRows(NamedTuple):
     sequences: UInt64s
     lives: Int64s | None = None
     """Lifetimes of the messages in milliseconds, 0 = none. None on a topic without expiration."""
+    labels: RecordLabels | None = None
+    """Correlation ids of the messages. None: no record of the topic has had one until now."""
 
     @classmethod
     def empty(cls, count: int) -> RecordRows:
-        """Return rows without values and lives, whose memory is not touched."""
+        """Return rows without values, lives and labels, whose memory is not touched."""
         return cls(
             np.empty((count, 2), U8),
             np.empty(count, I8),
@@ -61,13 +69,18 @@ class RecordRows(NamedTuple):
             self.publishers[at],
             self.sequences[at],
             None if self.lives is None else self.lives[at],
+            None if self.labels is None else self.labels[at],
         )
 
     def assign(self, at: Int64s | slice, rows: RecordRows) -> None:
-        """Replace the rows `at` with `rows`, in place. Of equal indices the last one wins."""
-        for column, values in zip(self, rows, strict=True):
+        """Replace the rows `at` with `rows`, in place. Of equal indices the last one wins.
+
+        Labels of `rows` are left out if these rows have no labels."""
+        for column, values in zip(self[:-1], rows[:-1], strict=True):
             if column is not None and values is not None:
                 column[at] = values
+        if self.labels is not None:
+            self.labels[at] = rows.labels
 
 
 class RecordRow(NamedTuple):
@@ -79,6 +92,7 @@ class RecordRow(NamedTuple):
     publisher: int
     sequence: int
     life: int = 0
+    label: bytes | None = None
 
 
 class Replaced(NamedTuple):
@@ -102,7 +116,9 @@ class RecordColumns:
     def __init__(self, rows: int, *, expires: bool) -> None:
         self.expires = expires
         self.row_bytes = _ROW_BYTES + 8 * expires
-        """Memory of one row."""
+        """Memory of one row, without its label."""
+        self._labels: LabelColumn | None = None
+        """None before the first label."""
         self._columns: list[AnyArray] = [
             np.zeros((rows, 2), U8),
             np.zeros(rows, I8),
@@ -113,18 +129,45 @@ class RecordColumns:
         if expires:
             self._columns.append(np.zeros(rows, I8))
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether rows have places for labels."""
+        return self._labels is not None
+
+    @property
+    def label_bytes(self) -> int:
+        """Memory of the labels, without their places."""
+        return 0 if self._labels is None else self._labels.text_bytes
+
     def resize(self, rows: int) -> None:
         """Change the number of rows. New rows are zero."""
         # NumPy refuses to resize an array with a second reference, so no local name may refer to it.
         self._columns[0].resize((rows, 2))
         for number in range(1, len(self._columns)):
             self._columns[number].resize(rows)
+        if self._labels is not None:
+            self._labels.resize(rows)
+
+    def keep_labels(self) -> None:
+        """Make places for labels."""
+        if self._labels is None:
+            self._labels = LabelColumn(len(self._columns[1]))
+            self.row_bytes += LABEL_PLACE_BYTES
 
     def set(self, at: Int64s | slice, rows: RecordRows) -> None:
         """Replace rows."""
         self.set_views(at, rows.views)
-        for column, values in zip(self._columns[1:], rows[1:], strict=False):
+        for column, values in zip(self._columns[1:], rows[1:-1], strict=False):
             column[at] = 0 if values is None else values
+        if rows.labels is not None or self._labels is not None:
+            self.set_labels(at, rows.labels)
+
+    def set_labels(self, at: Int64s | slice, labels: RecordLabels | None) -> None:
+        """Replace the labels of rows. None: they have none."""
+        if self._labels is None and labels is not None and has_labels(labels):
+            self.keep_labels()
+        if self._labels is not None:
+            self._labels.set(at, labels)
 
     def set_views(self, at: Int64s | slice, views: Views) -> None:
         """Replace the views of rows."""
@@ -140,6 +183,8 @@ class RecordColumns:
         columns[4][at] = row.sequence
         if self.expires:
             columns[5][at] = row.life
+        if row.label is not None or self._labels is not None:
+            self.set_labels(slice(at, at + 1), np.array([row.label], object))
 
     def views(self, at: Int64s) -> Views:
         """Return the views of rows."""
@@ -157,11 +202,17 @@ class RecordColumns:
 
     def get(self, at: Int64s) -> RecordRows:
         """Return copies of rows."""
-        return RecordRows(*[column.take(at, axis=0) for column in self._columns])
+        rows = RecordRows(*[column.take(at, axis=0) for column in self._columns])
+        return rows if self._labels is None else rows._replace(labels=self._labels.get(at))
 
     def copy(self, low: int, high: int) -> RecordRows:
         """Return copies of the rows from `low` to `high`."""
-        return RecordRows(*[column[low:high].copy() for column in self._columns])
+        rows = RecordRows(*[column[low:high].copy() for column in self._columns])
+        return rows if self._labels is None else rows._replace(labels=self._labels.get(slice(low, high)))
+
+    def labels(self, at: Int64s) -> RecordLabels | None:
+        """Return the labels of rows. None without a column of them."""
+        return None if self._labels is None else self._labels.get(at)
 
 
 class RecordTable:
@@ -187,14 +238,20 @@ class RecordTable:
 
     @property
     def nbytes(self) -> int:
-        """Return the memory of the columns up to the highest used slot, and of the publisher table."""
+        """Return the memory of the columns up to the highest used slot, of the labels, and of the publisher
+        table."""
         publishers = len(self._publisher_numbers) * _PUBLISHER_BYTES
-        return self.slot_end * self.row_bytes + publishers
+        return self.slot_end * self.row_bytes + self._columns.label_bytes + publishers
 
     @property
     def row_bytes(self) -> int:
-        """Return the memory of the columns of one slot."""
+        """Return the memory of the columns of one slot, without its label."""
         return self._columns.row_bytes + 1
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether slots have places for labels."""
+        return self._columns.has_labels
 
     # -- change -----------------------------------------------------------------------------------------
 
@@ -205,6 +262,10 @@ class RecordTable:
             self._capacity = -(-slot_end // sow_growth_rows) * sow_growth_rows
             self._columns.resize(self._capacity)
             self._live.resize(self._capacity)
+
+    def keep_labels(self) -> None:
+        """Make places for labels."""
+        self._columns.keep_labels()
 
     def put(self, slots: Int64s, rows: RecordRows) -> Replaced:
         """Set the records of distinct slots, and return the previous ones. Their bodies are not dropped.
@@ -243,6 +304,8 @@ class RecordTable:
         """Remove the records of distinct slots, and return them. Their bodies are not dropped."""
         replaced = Replaced(self._live[slots], self._columns.views(slots))
         self._columns.set_views(slots, np.zeros((len(slots), 2), U8))
+        if self._columns.has_labels:
+            self._columns.set_labels(slots, None)
         self._live[slots] = False
         self.record_count -= int(np.count_nonzero(replaced.live))
         return replaced
@@ -260,6 +323,10 @@ class RecordTable:
     def views(self, slots: Int64s) -> Views:
         """Return the views of the records of slots."""
         return self._columns.views(slots)
+
+    def labels(self, slots: Int64s) -> RecordLabels | None:
+        """Return the labels of slots. None: no record has had one until now."""
+        return self._columns.labels(slots)
 
     def body(self, slot: int) -> bytes | None:
         """Return the body of the record of a slot, or None without a record."""

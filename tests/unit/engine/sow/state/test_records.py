@@ -63,9 +63,11 @@ def test_scalar_put_equals_a_put_of_one_row() -> None:
     one, many = RecordTable(BodyBlocks(SMALL), expires=True), RecordTable(BodyBlocks(SMALL), expires=True)
     for number, slot in enumerate([3, 5, 3, 3]):
         rows = record_rows(many.blocks, [body(number)], position=number, publisher=number, expires=True)
+        label = None if number == 2 else b"c%d" % number
+        rows = rows._replace(labels=np.array([label], object))
         replaced = many.put(int64s([slot]), rows)
         view = one.blocks.append_one(body(number))
-        row = RecordRow(view, number, 1_000 * number, number, number + 7, number + 1_000_000)
+        row = RecordRow(view, number, 1_000 * number, number, number + 7, number + 1_000_000, label)
         assert [*one.put_one(slot, row)] == replaced.views[0].tolist()
     slots = int64s([3, 5])
     for mine, other in zip(one.rows(slots), many.rows(slots), strict=True):
