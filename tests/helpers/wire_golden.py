@@ -324,6 +324,14 @@ def _results() -> dict[str, tuple[Command, MessageBatch | None]]:
             Deleted(frame=5, matches=300_000, topic_matches=400_000, deleted=250_000, more=True),
             None,
         ),
+        "deleted-position": (
+            Deleted(frame=6, sequence=51, matches=2, topic_matches=5, deleted=2, position=1_000),
+            None,
+        ),
+        "deleted-unknown": (
+            Deleted(frame=7, sequence=52, matches=0, topic_matches=0, deleted=0, counted=False),
+            None,
+        ),
     }
 
 

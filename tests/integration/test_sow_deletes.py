@@ -86,7 +86,7 @@ def test_delete_by_keys_and_by_data_counts_records(
     with tt.Client("reader", server.uri) as reader:
         keys = [record.sow_key or "" for record in reader.sow("positions", top_n=2)]
     assert client.sow_delete("positions", keys=[*keys, "unknown"]).records == 2
-    assert client.sow_delete("positions", data={"id": 3}) == tt.DeleteResult(1, 1, 3)
+    assert client.sow_delete("positions", data={"id": 3})[:3] == (1, 1, 3)
     assert client.sow_delete("positions", data={"id": 77}).records == 0
     client.publish("named", {"id": "x"}, sow_key="k1")
     client.publish("named", {"id": "y"}, sow_key="k2")

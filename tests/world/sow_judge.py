@@ -33,7 +33,7 @@ from tests.world.sow_publisher import Change, SowPublisher
 from tests.world.sow_reader import SELECTED, WHOLE, Answer, Query, Result, SowReader
 from tickertape.base.names import publisher_id
 
-NO_COUNTS: Final = tt.DeleteResult(0, 0, 0)
+NO_COUNTS: Final = tt.DeleteResult(None, None, None)
 ORDERS: Final = {"none": (), "values": (("v", False),), "texts descending": (("t", True), ("v", False))}
 FILTERS: Final[dict[str, Callable[[Mapping[str, Any]], bool]]] = {
     "/even = true": lambda fields: fields.get("even") is True,

@@ -462,7 +462,9 @@ class Deleted(Command, tag="del", frozen=True, kw_only=True):
 
     `sequence` is its sequence number, or its index in a frame without sequence numbers. `matches` counts the
     records that match the delete, `topic_matches` all records of the topic. With `more`, a bound of the
-    delete left matching records. Repeat the delete for them.
+    delete left matching records. Repeat the delete for them. `position` is the position of the delete in the
+    log. None: it is unknown. If `counted` is false, the log no longer has the delete, and the counts and
+    `more` are unknown.
     """
 
     frame: Count
@@ -471,6 +473,8 @@ class Deleted(Command, tag="del", frozen=True, kw_only=True):
     topic_matches: Count
     deleted: Count
     more: bool = False
+    position: Count | None = None
+    counted: bool = True
 
 
 class Goodbye(Command, tag="bye", frozen=True, kw_only=True):

@@ -58,8 +58,8 @@ class SocketServer:
         """Whether each connection gets an answer to its first subscribe only."""
         self.backlog = 0
         """The backlog granted to subscriptions. If it is not 0, all messages go through queues."""
-        self.deletes: deque[tuple[int, bool]] = deque()
-        """Answers to the next deletes: the number of records, and whether more match."""
+        self.deletes: deque[tuple[int | None, bool]] = deque()
+        """Answers to the next deletes: the number of records, None if unknown, and whether more match."""
         self.logons: list[Logon] = []
         self.sessions: list[Session] = []
         self._threads: list[threading.Thread] = []
@@ -218,15 +218,19 @@ class Session:
             session.hand_on(batch)
 
     def _deleted(self, command: Publish, batch: MessageBatch) -> Deleted:
-        answers = self._server.deletes
+        server = self._server
+        answers = server.deletes
         count, more = answers.popleft()
+        counted = count is not None
         return Deleted(
             frame=command.frame,
             sequence=int(batch.sequences[0]) if command.sequenced else 0,
-            matches=count + sum(left for left, _ in answers),
+            matches=(count or 0) + sum(left or 0 for left, _ in answers),
             topic_matches=100,
-            deleted=count,
+            deleted=count or 0,
             more=more,
+            position=1_000 + len(server.log) if counted else None,
+            counted=counted,
         )
 
     def hand_on(self, batch: MessageBatch) -> None:

@@ -182,6 +182,8 @@ def sow_delete(
     if as_json:
         counts = {"topic": topic, "matches": answer.matches, "deleted": answer.records}
         click.echo(msgspec.json.encode(counts))
+    elif answer.records is None:
+        click.echo("deleted, and the number of records is unknown")
     else:
         click.echo(f"{counted(answer.records, 'record')} deleted")
 

@@ -17,21 +17,25 @@ class DeleteResult(NamedTuple):
     """Result of a persisted delete of records.
 
     A client with a publish store resends a delete after a lost connection. If retention has already removed
-    the first delete from the log, all numbers are 0.
+    the first delete from the log, all counts are None. Then it is also unknown whether matches are left
+    because of the bound of one delete.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
         >>> client.publish_flush()
-        >>> client.sow_delete("positions", filter="/qty > 6")
-        DeleteResult(records=1, matches=1, topic_matches=2)
+        >>> deleted = client.sow_delete("positions", filter="/qty > 6")
+        >>> deleted.records, deleted.matches, deleted.topic_matches
+        (1, 1, 2)
     """
 
-    records: int
-    """Number of deleted records."""
-    matches: int
-    """Number of records that matched the delete."""
-    topic_matches: int
-    """Number of all records of the topic before the delete."""
+    records: int | None
+    """Number of deleted records. None: unknown."""
+    matches: int | None
+    """Number of records that matched the delete. None: unknown."""
+    topic_matches: int | None
+    """Number of all records of the topic before the delete. None: unknown."""
+    position: int | None = None
+    """Position of the delete in the log of the server, or of the last of several deletes. None: unknown."""
 
 
 NOTHING_DELETED: Final = DeleteResult(0, 0, 0)
@@ -39,10 +43,14 @@ NOTHING_DELETED: Final = DeleteResult(0, 0, 0)
 
 def with_answer(result: DeleteResult, answer: Deleted) -> DeleteResult:
     """Return the result after the answer to a repetition. Earlier answers reported more matches."""
+    records, _, topic_matches, _ = result
+    if not answer.counted or records is None or topic_matches is None:
+        return DeleteResult(None, None, None, answer.position)
     return DeleteResult(
-        records=result.records + answer.deleted,
-        matches=result.records + answer.matches,
-        topic_matches=max(result.topic_matches, answer.topic_matches),
+        records=records + answer.deleted,
+        matches=records + answer.matches,
+        topic_matches=max(topic_matches, answer.topic_matches),
+        position=answer.position,
     )
 
 

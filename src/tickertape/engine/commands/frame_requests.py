@@ -9,10 +9,12 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from tickertape.base.errors import TickertapeError
@@ -55,6 +57,18 @@ class FrameParts(NamedTuple):
     """Keys of the messages for SOW topics."""
 
 
+class DeleteAnswer(NamedTuple):
+    """Answer to a delete, once its frame is persisted."""
+
+    answer: Deleted
+    back: int
+    """Messages of the frame from the delete to the last one. 0: the log had the delete before."""
+
+    def at(self, end: int) -> Deleted:
+        """Return the answer with the position of the delete. `end`: position after the frame."""
+        return msgspec.structs.replace(self.answer, position=end - self.back) if self.back else self.answer
+
+
 class Executed(NamedTuple):
     """Result of the execution of a frame."""
 
@@ -62,8 +76,7 @@ class Executed(NamedTuple):
     """The frame with the outcomes. None if all messages are refused."""
     keys: FrameKeys | None
     rejections: list[PartialRejection]
-    answers: list[Deleted]
-    """Answers to the deletes, once the frame is persisted."""
+    answers: list[DeleteAnswer]
 
 
 class FrameRequests:
@@ -133,27 +146,30 @@ class FrameRequests:
         merged = state is not None and state.merged
         made = with_bodies(batch, bodies, kinds if kinds.any() else None, merged=merged, flags=False)
         rest, rejections = self._without_bad(bad, made)
-        return Executed(rest, _kept(keys, deletes, bad, batch.count), rejections, self._answers())
+        return Executed(rest, _kept(keys, deletes, bad, batch.count), rejections, self._answers(sorted(bad)))
 
-    def _answers(self) -> list[Deleted]:
+    def _answers(self, bad: list[int]) -> list[DeleteAnswer]:
+        """Return the answers to the deletes of a frame with the refused messages `bad`, ascending."""
         if self._state is None:
             return []
-        command, batch, _, numbers, _ = self._frame
+        command, batch, known, numbers, _ = self._frame
         answers = []
-        for row, record in self._state.deletes:
+        for row, record, position in self._state.deletes:
             number = row if numbers is None else numbers[row]
             sequence = int(batch.sequences[row]) if command.sequenced else number
             counts = NO_COUNTS if record is None else record.counts
-            answers.append(
-                Deleted(
-                    frame=command.frame,
-                    sequence=sequence,
-                    matches=counts.matches,
-                    topic_matches=counts.topic_matches,
-                    deleted=counts.deleted,
-                    more=record is not None and record.more,
-                )
+            answer = Deleted(
+                frame=command.frame,
+                sequence=sequence,
+                matches=counts.matches,
+                topic_matches=counts.topic_matches,
+                deleted=counts.deleted,
+                more=record is not None and record.more,
+                position=position,
+                counted=record is not None,
             )
+            refused = len(bad) - bisect_left(bad, row)
+            answers.append(DeleteAnswer(answer, 0 if row < known else batch.count - row - refused))
         return answers
 
     def _without_bad(

@@ -29,6 +29,7 @@ from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import PartialRejection
 from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.frame_requests import (
+    DeleteAnswer,
     FrameParts,
     FrameRequests,
     PublishFrame,
@@ -42,7 +43,7 @@ from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.registry import FrameKeys
-from tickertape.wire.commands import Ack, Deleted, Flush, Processed, Publish, Rejected
+from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 from tickertape.wire.sow_command import SOW_TOPIC
 
@@ -313,7 +314,7 @@ class PublishHandler:
         *,
         recorded: bool,
         keys: FrameKeys | None = None,
-        answers: Sequence[Deleted] = (),
+        answers: Sequence[DeleteAnswer] = (),
     ) -> None:
         session.published(batch, recorded=recorded)
         if recorded:
@@ -323,7 +324,7 @@ class PublishHandler:
             else:
                 self._writer.append_derived(session.derived, session.name, batch)
             for answer in answers:
-                self._acks.add_outcome(session, answer)
+                self._acks.add_outcome(session, answer.at(self._writer.end))
             self._acks.add(session, command.frame, last)
             if keys is not None:
                 self._states.accepted(session, keys, batch)

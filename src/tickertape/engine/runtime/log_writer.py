@@ -52,6 +52,11 @@ class LogWriter:
         """End `begin_run`."""
         self._begun = None
 
+    @property
+    def end(self) -> int:
+        """Position after the last accepted message."""
+        return self._journal.commits.accepted_end
+
     def append_from(self, publisher: int, name: str, batch: MessageBatch) -> int:
         """Append messages with sequences of the client, without those that the log already has. Return the
         last sequence."""

@@ -283,13 +283,13 @@ class AcceptedRows:
         """SOW topics whose publishes wait."""
         return [topic for topic, overlay in self._overlays.items() if overlay.is_held]
 
-    def delete_of(self, publisher: int, sequence: int) -> DeleteRecord | None:
-        """Return the kept record of a delete, or None."""
+    def delete_of(self, publisher: int, sequence: int) -> tuple[DeleteRecord, int] | None:
+        """Return the kept record of a delete and its position, or None."""
         for kept in self._kept:
             if kept.publisher == publisher:
                 for delete in kept.deletes:
                     if kept.sequence(delete.row) == sequence:
-                        return delete.record
+                        return delete.record, kept.first + delete.row
         return None
 
     def _add_to_overlays(self, kept: KeptKeys) -> None:

@@ -54,6 +54,8 @@ class FrameDelete(NamedTuple):
     """Index in the batch."""
     record: DeleteRecord | None
     """None: a duplicate whose record is not in the log any more."""
+    position: int | None = None
+    """Position of the record of a duplicate in the log."""
 
 
 class _Request(NamedTuple):
@@ -172,12 +174,12 @@ class StateCommands:
     def look_up(self) -> Steps[None]:
         """Find the records of repeated deletes, and search for the records of deletes by filter or name."""
         for row in self._repeated:
-            record = None
+            found = None
             with suppress(TickertapeError):  # a part of the log that cannot be read: the counts are lost
-                record = yield from self._stored(row)
-            if record is None and self._refused_before(row):
+                found = yield from self._stored(row)
+            if found is None and self._refused_before(row):
                 continue
-            self.deletes.append(FrameDelete(row, record))
+            self.deletes.append(found or FrameDelete(row, None))
         searches = [request.search for request in self._requests if request.search is not None]
         for search in searches:
             for _ in search.scan(self._overlay(search.topic)):
@@ -202,17 +204,18 @@ class StateCommands:
             if request.search is not None:
                 request.search.close()
 
-    def _stored(self, row: int) -> Steps[DeleteRecord | None]:
+    def _stored(self, row: int) -> Steps[FrameDelete | None]:
+        """Return a duplicate with the record that is stored for it, or None without one."""
         publisher, sequence = self._session.publisher, int(self._batch.sequences[row])
         kept = self._states.accepted_rows.delete_of(publisher, sequence)
         if kept is not None:
-            return kept
+            return FrameDelete(row, *kept)
         view = self._states.view
         position = yield from find_bookmark(view, publisher, sequence)
         if position is None:
             return None
         stored = yield from row_at(view, position)
-        return None if stored is None else decode(stored.body(0))
+        return None if stored is None else FrameDelete(row, decode(stored.body(0)), position)
 
     def _overlay(self, topic: StateTopic) -> Overlay:
         return self._states.accepted_rows.overlay(topic)

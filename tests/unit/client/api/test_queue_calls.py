@@ -287,12 +287,24 @@ def test_acknowledgement_without_connection_and_store_raises(front: Front, serve
         stream.get(timeout=10)  # waiting messages were returned to the queue
 
 
+@pytest.mark.parametrize(
+    "answers", [[(None, False)], [(40, True), (None, False)], [(40, True), (40, True), (None, False)]]
+)
+def test_delete_with_a_lost_answer_has_unknown_counts(
+    front: Front, server: SocketServer, answers: list[tuple[int | None, bool]]
+) -> None:
+    client = make(front, server, "plain", publish_store=tt.MemoryPublishStore())
+    server.deletes.extend(answers)
+    assert client.sow_delete("orders", keys=["a"]) == tt.DeleteResult(None, None, None)
+    assert not server.deletes
+
+
 @pytest.mark.parametrize("store", [False, True])
 def test_delete_is_repeated_until_no_match_is_left(front: Front, server: SocketServer, store: bool) -> None:
     client = make(front, server, "plain", publish_store=tt.MemoryPublishStore() if store else None)
     server.deletes.extend([(40, True), (40, True), (5, False)])
     deleted = client.sow_delete("orders", keys=["a", "b"])
-    assert deleted == tt.DeleteResult(records=85, matches=85, topic_matches=100)
+    assert deleted == tt.DeleteResult(records=85, matches=85, topic_matches=100, position=1_003)
     assert server.bodies() == [encode_delete(SowDelete(topic="orders", keys=("a", "b")))] * 3
     if store:
         assert len({int(batch.sequences[0]) for batch in server.log}) == 3

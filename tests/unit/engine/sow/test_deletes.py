@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.sow_engine import SowEngine, deleted, publish, rejected, send
 from tests.simulation.engine_peer import Peer
+from tests.simulation.journal_world import read_log
 from tickertape.base.errors import JournalFull
 from tickertape.base.limits import sow_searches_per_frame_max
 from tickertape.engine.limits import (
@@ -23,6 +24,7 @@ from tickertape.engine.sow.accepted import Overlay
 from tickertape.engine.sow.accepted_row import AcceptedRow
 from tickertape.engine.sow.state import delete as delete_module
 from tickertape.engine.sow.state.delete import DeleteBuilder, decode
+from tickertape.journal.retention import RetentionPolicy
 from tickertape.payload.canonical import generated_key
 from tickertape.wire.commands import Deleted, Persisted
 from tickertape.wire.sow_command import SOW_TOPIC, SowDelete
@@ -61,7 +63,9 @@ def test_delete_by_keys_removes_records_and_is_answered_before_the_acknowledgeme
     assert left(world) == {0, 1, 2, 3, 4}
     world.settle()
     assert left(world) == {0, 2, 4}
-    assert deleted(peer) == [Deleted(frame=2, sequence=sequence, matches=2, topic_matches=5, deleted=2)]
+    assert deleted(peer) == [
+        Deleted(frame=2, sequence=sequence, matches=2, topic_matches=5, deleted=2, position=6)
+    ]
     assert [type(command) for command, _ in peer.received[-2:]] == [Deleted, Persisted]
     (stored,) = world.log(SOW_TOPIC)
     assert stored.sequence == sequence
@@ -202,7 +206,7 @@ def test_delete_without_matches_keeps_everything_and_takes_a_sequence() -> None:
     send(peer, [SowDelete(topic="orders", filter="/v > 100")])
     world.settle()
     assert left(world) == {0, 1, 2}
-    assert deleted(peer) == [Deleted(frame=2, sequence=4, matches=0, topic_matches=3, deleted=0)]
+    assert deleted(peer) == [Deleted(frame=2, sequence=4, matches=0, topic_matches=3, deleted=0, position=4)]
     assert peer.acked_sequence == 4
 
 
@@ -270,6 +274,64 @@ def test_refused_delete_is_refused_when_resent_below_a_persisted_message(
     assert left(world) == {0, 1, 2, 7, 8}
 
 
+def positions_of_deletes(world: SowEngine) -> list[int]:
+    """Return the positions of all deletes in the log."""
+    return [
+        first + row
+        for first, batch in read_log(world.broker.journal, world.disk)
+        for row in range(batch.count)
+        if batch.topic(row) == SOW_TOPIC
+    ]
+
+
+@pytest.mark.parametrize("sequenced", [True, False])
+def test_answer_has_the_position_of_the_delete_in_the_log(sequenced: bool) -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 5)
+    refused = SowDelete(topic="unknown", filter="TRUE")
+    rows: list[tuple[str, bytes] | SowDelete] = [
+        *(("orders", body(7)), by_keys(1), refused, ("orders", body(8)), by_keys(8), refused, by_keys(2)),
+    ]
+    send(peer, rows, sequenced=sequenced)
+    send(peer, [by_keys(3)], sequenced=sequenced)
+    world.settle()
+    answers = deleted(peer)
+    assert [answer.deleted for answer in answers] == [1, 1, 1, 1]
+    assert [answer.position for answer in answers] == positions_of_deletes(world)
+    assert len(world.log(SOW_TOPIC)) == 4
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_answer_to_a_partly_repeated_frame_has_the_positions_of_all_deletes(settled: bool) -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 5)
+    sequence = send(peer, [("orders", body(0)), by_keys(1)])
+    if settled:
+        world.settle()
+    send(peer, [("orders", body(0)), by_keys(1), by_keys(2), ("orders", body(9))], first=sequence)
+    world.settle()
+    first, second = positions_of_deletes(world)
+    assert [answer.position for answer in deleted(peer)] == [first, first, second]
+
+
+def test_answer_to_a_repeated_delete_that_retention_removed_has_no_counts() -> None:
+    world = SowEngine(ORDERS, segment_bytes=8_192, retention=RetentionPolicy(size_bytes=20_000))
+    peer = filled(world, 5)
+    sequence = send(peer, [by_keys(1, 2)])
+    for _ in range(100):
+        publish(peer, [("orders", body(3, "x" * 500))])
+        world.settle()
+    for _ in range(3):  # a checkpoint, then retention
+        world.wake(70)
+        world.settle()
+    assert world.broker.journal.view.first_position > 5
+    send(peer, [by_keys(1, 2)], first=sequence)
+    world.settle()
+    first, lost = deleted(peer)
+    assert (first.deleted, first.counted) == (2, True)
+    assert (lost.counted, lost.position, lost.more) == (False, None, False)
+
+
 def test_delete_resent_before_the_commit_is_answered_once_persisted() -> None:
     world = SowEngine(ORDERS)
     peer = filled(world, 5)
@@ -278,6 +340,7 @@ def test_delete_resent_before_the_commit_is_answered_once_persisted() -> None:
     assert not deleted(peer)
     world.settle()
     assert [answer.deleted for answer in deleted(peer)] == [2, 2]
+    assert [answer.position for answer in deleted(peer)] == positions_of_deletes(world) * 2
     assert len(world.log(SOW_TOPIC)) == 1
 
 
