@@ -76,6 +76,28 @@ def test_deletes_and_publishes_of_a_client_keep_the_order(
     assert ids(server) == [5, 6, 8, 2]
 
 
+def test_position_of_a_delete_compares_with_the_position_of_a_query(
+    front: Front, server: RunningServer, tmp_path: Path
+) -> None:
+    client = connected(front, server, "none", tmp_path)
+    client.publish_batch("positions", [{"id": number} for number in range(5)])
+    client.publish_flush()
+    with tt.Client("reader", server.uri) as reader:
+        before = -1
+        for number in range(3):
+            result = reader.sow("positions")
+            assert sorted(record.json()["id"] for record in result) == [*range(number, 5)]
+            deleted = client.sow_delete("positions", data={"id": number})
+            assert result.as_of_position is not None
+            assert deleted is not None
+            assert deleted.position is not None
+            assert before < result.as_of_position <= deleted.position
+            before = deleted.position
+        with reader.sow_and_subscribe("positions") as stream:
+            assert stream.as_of_position is not None
+            assert stream.as_of_position > before
+
+
 @pytest.mark.parametrize("ha", [False, True], ids=["plain", "ha"])
 def test_delete_by_keys_and_by_data_counts_records(
     front: Front, server: RunningServer, tmp_path: Path, ha: bool

@@ -89,6 +89,15 @@ SOW_CLIENT_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a repeated query keeps the position of its first result",
+        "client/subscriptions/message_buffer.py",
+        "        self.as_of, self.as_of_position = as_of, position\n",
+        "        self.as_of, self.as_of_position = as_of, self.as_of_position or position\n",
+        ("unit/client/subscriptions/test_message_buffer_queries.py",),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
         "a delete of many records ends after its first part",
         "client/aio/driver.py",
         "            result, more = with_answer(result, answer), answer.more\n",

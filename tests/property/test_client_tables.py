@@ -269,7 +269,7 @@ class TableWorld(World):
         elif isinstance(effect, ResolveCall):
             self.resolved(effect)
         elif isinstance(effect, SnapshotBegun):
-            effect.sink.snapshot_begun(effect.as_of)
+            effect.sink.snapshot_begun(effect.as_of, effect.position)
         elif isinstance(effect, SnapshotEnded):
             effect.sink.snapshot_ended(*effect[1:])
             self.check_result(effect)

@@ -33,7 +33,7 @@ class UnusedSink:
     def started(self, after: str, found: bool) -> None:
         raise AssertionError(self)
 
-    def snapshot_begun(self, as_of: str) -> None:
+    def snapshot_begun(self, as_of: str, position: int | None) -> None:
         raise AssertionError(self)
 
     def snapshot_ended(self, as_of: str, matches: int, topic_matches: int, records: int) -> None:

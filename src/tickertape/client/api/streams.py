@@ -124,6 +124,16 @@ class StreamBase(ABC):
         return self._buffer.as_of
 
     @property
+    def as_of_position(self) -> int | None:
+        """Position of the query result in the log of the server.
+
+        The result has all messages, deletes and expiries below this position, and no others. So it includes a
+        delete with a lower `DeleteResult.position` of the same server. None for a stream without a query, and
+        for a pattern that matches no SOW topic.
+        """
+        return self._buffer.as_of_position
+
+    @property
     def restarts(self) -> int:
         """Number of times that an HA client repeated the query. Each time, a complete new result follows."""
         return self._buffer.restarts

@@ -66,9 +66,9 @@ class TableFeed:
         """Apply a delivered batch."""
         self._table._push(self, batch)
 
-    def snapshot_begun(self, as_of: str) -> None:
+    def snapshot_begun(self, as_of: str, position: int | None) -> None:
         """Start a result."""
-        del as_of
+        del as_of, position
         self._table._begin_result(restarted=self._begun)
         self._begun = True
 

@@ -21,7 +21,7 @@ class Waiter(Protocol):
 class Sink(Protocol):
     """Receiver of one subscription: a stream, with or without a handler."""
 
-    def snapshot_begun(self, as_of: str) -> None:
+    def snapshot_begun(self, as_of: str, position: int | None) -> None:
         """Handle the start of the result of a query (see `SnapshotBegun`)."""
 
     def snapshot_ended(self, as_of: str, matches: int, topic_matches: int, records: int) -> None:
@@ -122,10 +122,12 @@ class SnapshotBegun(NamedTuple):
     sink: Sink
     as_of: str
     """Bookmark of the last message before the result, EPOCH without one."""
+    position: int | None
+    """Position of the result in the log. None: no SOW topic matches the pattern."""
 
     def inform(self) -> None:
         """Call the sink."""
-        self.sink.snapshot_begun(self.as_of)
+        self.sink.snapshot_begun(self.as_of, self.position)
 
 
 class SnapshotEnded(NamedTuple):

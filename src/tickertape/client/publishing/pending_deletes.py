@@ -35,7 +35,9 @@ class DeleteResult(NamedTuple):
     topic_matches: int | None
     """Number of all records of the topic before the delete. None: unknown."""
     position: int | None = None
-    """Position of the delete in the log of the server, or of the last of several deletes. None: unknown."""
+    """Position of the delete in the log of the server, or of the last of several deletes. None: unknown.
+
+    A query result includes the delete if its `as_of_position` is higher."""
 
 
 NOTHING_DELETED: Final = DeleteResult(0, 0, 0)

@@ -44,15 +44,12 @@ class QueryResult:
         self._context: SubscriptionContext | None = None
         self.as_of: Bookmark | None = None
         """Last message before the position of the result. None: no message."""
+        self.begun = False
+        """Whether the server has started the result."""
         self.complete = False
         """Whether all records were received."""
         self.keys = RecordKeys()
         """Keys of the records, and of the messages after them."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether the server has started the result."""
-        return bool(self._groups) or self.complete
 
     def can_continue(self, journal: str) -> bool:
         """Return whether a bookmark subscription to the same topic continues after this result.
@@ -73,6 +70,7 @@ class QueryResult:
         first = not self._groups
         if first:
             self.as_of, self._journal = as_of, journal
+        self.begun = True
         self._groups.append(group)
         self.keys = keys_of(self._groups, whole=self._whole)
         return first
@@ -94,7 +92,7 @@ class QueryResult:
         """Complete the result."""
         if self.complete or command.records != self._received:
             raise self._invalid(f"{command.records:,} records end, but {self._received:,} were received")
-        self.complete = True
+        self.begun = self.complete = True
         return ResultTotals(command.matches, command.topic_matches, command.records)
 
     def check_complete(self) -> None:

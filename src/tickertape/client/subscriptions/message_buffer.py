@@ -196,6 +196,8 @@ class MessageBuffer:
     caught_up: bool = False
     as_of: str | None = None
     """Bookmark of the last message before the result of the query, or None before its start."""
+    as_of_position: int | None = None
+    """Position of the result in the log. None before its start, and for a result of no SOW topic."""
     restarts: int = 0
     """Number of times that the query was sent again."""
     matches: int | None = None
@@ -292,12 +294,12 @@ class MessageBuffer:
         if self._done is None:
             self._done = self.started_after
 
-    def snapshot_begun(self, as_of: str) -> None:
+    def snapshot_begun(self, as_of: str, position: int | None) -> None:
         """Record the start of the result of a query, which may be sent again."""
         if self.as_of is not None:
             self.restarts += 1
             self.caught_up = False
-        self.as_of = as_of
+        self.as_of, self.as_of_position = as_of, position
         self.matches = self.topic_matches = self.records = None
 
     def snapshot_ended(self, as_of: str, matches: int, topic_matches: int, records: int) -> None:

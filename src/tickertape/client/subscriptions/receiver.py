@@ -65,10 +65,10 @@ class StreamReceiver(ABC):
         with self.lock:
             self.buffer.started(after, found=found)
 
-    def snapshot_begun(self, as_of: str) -> None:
+    def snapshot_begun(self, as_of: str, position: int | None) -> None:
         """Record the start of the result of a query."""
         with self.lock:
-            self.buffer.snapshot_begun(as_of)
+            self.buffer.snapshot_begun(as_of, position)
             self.wake()
 
     def snapshot_ended(self, as_of: str, matches: int, topic_matches: int, records: int) -> None:

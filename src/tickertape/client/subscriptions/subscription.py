@@ -191,7 +191,7 @@ class Subscription:
             if self.replay is not None:
                 self.replay.begun_by_query(place)
                 yield Started(self.sink, command.as_of, found=True)
-            yield SnapshotBegun(self.sink, command.as_of)
+            yield SnapshotBegun(self.sink, command.as_of, command.position)
             yield from self.open(None)
         if self.marks_groups:
             yield DeliverBatch(self.sink, result.marker("group_begin", command.topic))
@@ -199,8 +199,11 @@ class Subscription:
     def end_group(self, command: GroupEnd) -> Iterator[Effect]:
         """Process the end of the result. Raises `BadCommand`."""
         result = self.queried(command)
+        begun = result.begun
         matches, topic_matches, records = result.end(command)
         as_of = EPOCH if result.as_of is None else str(result.as_of)
+        if not begun:
+            yield SnapshotBegun(self.sink, as_of, None)
         yield SnapshotEnded(self.sink, as_of, matches, topic_matches, records)
         if self.opening is not None:  # a pattern without SOW topics has no group
             yield from self.open(None)

@@ -91,7 +91,7 @@ def test_caller_waits_for_the_position_and_not_only_for_the_answer() -> None:
     scene.query()
     assert not scene.took(ResolveCall)
     scene.begin()
-    assert scene.took(SnapshotBegun) == [(Named("q"), "3|7|")]
+    assert scene.took(SnapshotBegun) == [(Named("q"), "3|7|", 7)]
     assert scene.outcome("call-q") is None
 
 
@@ -129,6 +129,7 @@ def test_pattern_without_a_match_has_an_empty_result() -> None:
     scene.end(0)
     scene.say(Ended(sub_id="q"))
     assert scene.outcome("call-q") is None
+    assert scene.took(SnapshotBegun) == [(Named("q"), "0", None)]
     assert scene.took(SnapshotEnded) == [(Named("q"), "0", 0, 0, 0)]
     assert [end.reason for end in scene.took(End)] == ["complete"]
 

@@ -28,7 +28,7 @@ def voided(inbox: MessageBuffer, count: int) -> list[bool]:
 
 def test_recovery_point_is_the_position_once_all_records_are_processed() -> None:
     inbox = MessageBuffer("sub", limited=False)
-    inbox.snapshot_begun("3|9|")
+    inbox.snapshot_begun("3|9|", 40)
     inbox.push(records(1, b"a"))
     inbox.push(records(2, b"b"))
     inbox.snapshot_ended("3|9|", 2, 2, 2)
@@ -39,6 +39,7 @@ def test_recovery_point_is_the_position_once_all_records_are_processed() -> None
         points.append(inbox.recovery_point)
     inbox.settle()
     assert [*points, inbox.recovery_point] == [None, None, "3|9|", "7|10|"]
+    assert (inbox.as_of, inbox.as_of_position) == ("3|9|", 40)
 
 
 def test_redelivery_after_a_loss_keeps_the_waiting_records_only() -> None:
@@ -66,12 +67,13 @@ def test_redelivery_after_a_loss_keeps_the_records_at_hand() -> None:
 
 def test_repeated_result_is_counted_and_waited_for() -> None:
     inbox = MessageBuffer("sub", limited=False)
-    inbox.snapshot_begun("3|9|")
+    inbox.snapshot_begun("3|9|", 40)
     inbox.snapshot_ended("3|9|", 5, 6, 4)
     inbox.catch_up()
     assert (inbox.restarts, inbox.matches, inbox.topic_matches, inbox.records) == (0, 5, 6, 4)
-    inbox.snapshot_begun("3|20|")
+    inbox.snapshot_begun("3|20|", 60)
     assert (inbox.restarts, inbox.as_of, inbox.matches, inbox.settled) == (1, "3|20|", None, False)
+    assert inbox.as_of_position == 60
     inbox.snapshot_ended("3|20|", 1, 1, 1)
     inbox.catch_up()
     assert (inbox.matches, inbox.settled) == (1, True)
