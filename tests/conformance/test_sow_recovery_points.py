@@ -141,7 +141,7 @@ def test_purge_while_the_server_is_down_does_not_wait(
 
 
 def test_client_of_the_subscriptions_is_refused(server: RunningServer, points: tt.Client) -> None:
-    with pytest.raises(tt.UsageError, match="with itself"):
+    with pytest.raises(tt.UsageError, match="its own recovery points"):
         tt.SowRecoveryPointAdapter(points, "points")
     adapter = tt.SowRecoveryPointAdapter(points, "risk")
     with pytest.raises(tt.UsageError, match="uses the same client"):

@@ -98,8 +98,8 @@ class SowRecoveryPointAdapter:
             )
         if client.name == tracked_client_name:
             raise UsageError(
-                f"Cannot keep recovery points of client {tracked_client_name!r} with itself: it would wait "
-                "for its own deliveries. Pass a client with another name."
+                f"Cannot use client {tracked_client_name!r} for its own recovery points: it would wait for "
+                "its own deliveries. Pass a client with another name."
             )
         self.client = client
         """The client of the adapter."""
