@@ -116,9 +116,9 @@ class ConfigurationError(UsageError):
 
 
 class TopicNotRecorded(UsageError):
-    """Bookmark subscription to a topic that is not persistent on this server.
+    """Bookmark subscription to a topic that is not persistent on this server, or messages for such a topic.
 
-    Or messages of such a topic that the publish store resends, or that were published before the first logon.
+    The publish store resends these messages, or the client published them before its first logon.
     """
 
 

@@ -30,7 +30,7 @@ def check_bookmark_store(
 ) -> None:
     """Check a bookmark store. Raise `AssertionError` with the first violated requirement.
 
-    The check does not cover power loss, disk errors, full stores, `adapter` or speed.
+    The check does not cover power loss, disk errors, full stores, recovery point adapters or speed.
 
     Args:
         open_store: `open_store(name)` returns the store `name`. It creates a new store, or reopens the store

@@ -54,8 +54,8 @@ class Command(_Head, frozen=True, kw_only=True):
         command: `publish`, `delta_publish`, `subscribe`, `sow`, `sow_and_subscribe`, `sow_delete`,
             `unsubscribe`, `pause`, `resume` or `flush`. Other AMPS commands are not supported yet.
         topic: Topic of the command. `subscribe` and queries also accept a pattern.
-        data: `publish`: the body (bytes unchanged, str as UTF-8, any other object as JSON). `sow_delete`: the
-            record that a publish of this body would replace.
+        data: `publish`: the body (bytes unchanged, str as UTF-8, any other object as JSON). `sow_delete`:
+            selects the record that a publish of this body would replace.
         expiration: `publish`: lifetime in seconds or text, as in `Client.publish`.
         correlation_id: `publish`: text that subscribers receive with the message.
         sow_key: `publish`: message key.

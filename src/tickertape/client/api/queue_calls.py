@@ -182,7 +182,7 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
             topic: Name of the SOW topic, or of the queue.
             filter: All records or messages that match this expression. `"TRUE"`: all.
             keys: The records with these keys (`Message.sow_key`): at most 100,000 keys, with 1 MiB in total.
-            data: The record that a publish of this body would replace, given as in `publish`.
+            data: Body as in `publish`. It selects the record that a publish of this body would replace.
             bookmark: Queues: bookmarks of the messages, as in `ack`.
             options: Queues: as `option` of `ack`.
             timeout: Records: longest wait for the answer, in seconds or text. With a publish store, the

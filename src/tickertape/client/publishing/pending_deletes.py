@@ -16,9 +16,9 @@ from tickertape.wire.commands import Deleted, Rejected
 class DeleteResult(NamedTuple):
     """Result of a persisted delete of records.
 
-    A client with a publish store resends a delete after a lost connection. If retention has already removed
-    the first delete from the log, all counts are None. Then it is also unknown whether matches are left
-    because of the bound of one delete.
+    A client with a publish store resends a delete after a lost connection. If the server has already
+    executed the delete, and retention has removed it from the log, all counts are None. Then it is also
+    unknown whether matches are left because of the bound of one delete.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
