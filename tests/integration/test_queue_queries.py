@@ -102,11 +102,16 @@ def test_query_of_an_empty_queue_is_empty(client: tt.Client) -> None:
     assert (result.matches, result.topic_matches, result.as_of) == (0, 0, tt.EPOCH)
 
 
-def test_query_filter_reads_the_correlation_id_of_a_queue_message(client: tt.Client) -> None:
-    for n in range(4):
-        client.publish("jobs", {"id": n}, correlation_id=f"order-{n % 2}")
+def test_query_of_a_queue_filters_and_returns_correlation_ids(client: tt.Client) -> None:
+    labels = [None, "order-1", "order-é", "order-1"]
+    for n, label in enumerate(labels):
+        client.publish("jobs", {"id": n}, correlation_id=label)
+    client.publish("stock", {"id": 9})
     client.publish_flush()
     assert ids(client.sow("work", "CORRELATION_ID() = 'order-1'")) == [1, 3]
+    assert [message.correlation_id for message in client.sow("work")] == labels
+    found = list(client.sow("^(work|stock)$", order_by="/id DESC"))
+    assert [message.correlation_id for message in found] == [None, *reversed(labels)]
 
 
 def test_query_of_a_queue_over_several_topics_reads_each_message_type(client: tt.Client) -> None:

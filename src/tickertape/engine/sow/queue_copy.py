@@ -28,6 +28,7 @@ from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.sow.query.record_copy import FoundRecords
 from tickertape.engine.sow.query.record_topics import topic_key
 from tickertape.engine.sow.state.blocks import BlockPin, BodyBlocks, Views
+from tickertape.engine.sow.state.labels import labels_of
 from tickertape.engine.sow.state.records import PublisherNumbers, RecordRows, RecordTable
 
 _NUMBER: Final = np.dtype("<u4")
@@ -177,6 +178,7 @@ class QueueCopy:
             batch.timestamps[rows],
             self._publishers(batch, rows),
             batch.sequences[rows],
+            labels=labels_of(batch, rows),
         )
         piece = FoundRecords(columns, self._topic_keys(batch, rows) if self._with_keys else [])
         self.pieces.append(piece)
