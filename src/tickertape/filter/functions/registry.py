@@ -153,7 +153,8 @@ _ALL: Final = (
     Function("ACOS", "n", math.acos, "arc cosine"),
     Function("ATAN", "n", math.atan, "arc tangent"),
     Function("ATAN2", "nn", math.atan2, "arc tangent of y / x, in the correct quadrant"),
-    Function("WIDTH_BUCKET", "nnnn", numbers.width_bucket, "of (x, low, high, n): bucket of n equal ones"),
+    Function("WIDTH_BUCKET", "nnnn", numbers.width_bucket,
+             "of (x, low, high, n): number of the bucket of x, among n equal ones"),
     Function("GEO_DISTANCE", "nnnn", numbers.geo_distance, "metres between two (latitude, longitude)"),
     Function("GREATEST", "vv*", lambda *values: _extreme(values, False), "the highest argument"),
     Function("LEAST", "vv*", lambda *values: _extreme(values, True), "the lowest argument"),
@@ -205,7 +206,9 @@ _AGGREGATES: Final = (
 )  # fmt: skip
 _NOT_HERE: Final = {
     **dict.fromkeys(_AGGREGATES, "aggregates need several messages, and a filter sees one"),
-    **dict.fromkeys(("LAST_UPDATED", "LAST_READ", "SOW_KEY_HASH"), "messages are not records of a SOW topic"),
+    **dict.fromkeys(
+        ("LAST_UPDATED", "LAST_READ", "SOW_KEY_HASH"), "filters cannot read this value of a record"
+    ),
     **dict.fromkeys(("LEASE_COUNT", "LAST_LEASED"), "filters run before a queue leases a message"),
 }
 
