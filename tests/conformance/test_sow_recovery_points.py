@@ -106,6 +106,28 @@ def test_ha_client_resumes_on_another_machine_without_files(
     assert seen == [*range(13)]
 
 
+def test_adapter_publishes_no_point_for_a_notice_of_the_message_of_a_point(
+    server: RunningServer, points: tt.Client
+) -> None:
+    adapter = tt.SowRecoveryPointAdapter(points, "risk", topic="points")
+    store = tt.MemoryBookmarkStore(adapter)
+    seen = threading.Event()
+
+    def handle(message: tt.Message) -> None:
+        message.discard()
+        seen.set()
+
+    with tt.HAClient("risk", server.uri, bookmark_store=store) as client:
+        client.bookmark_subscribe("orders", tt.EPOCH, sub_id="s", on_message=handle)
+        client.publish("orders", {"id": 1})
+        assert seen.wait(SECONDS)
+        points.publish_flush()
+        (last,) = list(client.replay("points", tt.EPOCH))[-1:]
+        wait_until(lambda: last.bookmark in [str(point) for point in store.most_recent("s")], SECONDS)
+        points.publish_flush()
+        assert list(client.replay("points", tt.EPOCH))[-1].bookmark == last.bookmark
+
+
 def test_point_published_while_the_server_is_down_is_kept(server: RunningServer, points: tt.Client) -> None:
     adapter = tt.SowRecoveryPointAdapter(points, "risk")
     adapter.update("s", [tt.Bookmark(7, 1)])

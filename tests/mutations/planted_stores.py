@@ -267,6 +267,18 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
+        "a recovery point adapter is updated at each notice, also those that it causes",
+        "client/bookmark_store/base.py",
+        "            if progress.notices >= adapter_notices:\n",
+        "            if progress.notices:\n",
+        (
+            "unit/client/bookmark_store/test_adapters.py",
+            "conformance/test_sow_recovery_points.py",
+        ),
+        promise="behaviour 32",
+        tier="unit",
+    ),
+    Mutation(
         "a ring records the message that closed a gap, not the end of the prefix",
         "client/bookmark_store/ring.py",
         "if cell is None or progress.head != ordinal + 1:",

@@ -35,6 +35,7 @@ from tickertape.base.limits import (
     unread_bytes_unsure,
 )
 from tickertape.client.limits import (
+    adapter_notices,
     bookmark_log_bytes_first,
     bookmark_log_step_bytes_max,
     bookmark_prune_bytes_default,
@@ -141,6 +142,7 @@ def test_limits_of_all_packages_fit_together() -> None:
     assert recovery_bookmarks_max < bookmarks_per_list_max
     assert resubscriptions_under_way_max < searches_per_connection_max
     assert bookmark_log_bytes_first < bookmark_log_step_bytes_max < bookmark_prune_bytes_default
+    assert adapter_notices > 1  # an adapter that publishes causes one notice
     assert 4 * recovery_bookmarks_max <= bookmark_publishers_max <= bookmark_ring_cells_max
     assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max
     assert frame_bytes_before_logon_max < frame_bytes_max

@@ -24,6 +24,7 @@ from tickertape.client.bookmark_store.progress import (
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.closing import ClosesItself
+from tickertape.client.limits import adapter_notices
 
 
 class ProgressStore(ClosesItself):
@@ -131,7 +132,9 @@ class ProgressStore(ClosesItself):
                 return
             progress.point.notice(bookmark, progress.delivered, progress.head)
             self._keep_notice(progress, bookmark)
-            self._has_moved(sub_id)
+            progress.notices += 1
+            if progress.notices >= adapter_notices:
+                self._has_moved(sub_id)
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:
         """Return the bookmarks of MOST_RECENT. An empty list means EPOCH."""
@@ -169,6 +172,8 @@ class ProgressStore(ClosesItself):
         """Close the store, its adapter and its file. All later calls except `close` raise `Closed`."""
         if self._closed:
             return
+        if self.adapter is not None:
+            self._report_notices()
         if self.adapter is not None and self._offer is not None:
             self.adapter.close()  # without the lock, because the adapter may wait to read a point
         with self._lock:
@@ -239,10 +244,21 @@ class ProgressStore(ClosesItself):
 
     def _has_moved(self, sub_id: str) -> None:
         """Notify the adapter. The caller holds the lock."""
+        self._progress[sub_id].notices = 0
         if self._offer is not None:
             self._offer(sub_id, self.most_recent)
         elif self.adapter is not None:
             self.adapter.update(sub_id, self._progress[sub_id].most_recent())
+
+    def _report_notices(self) -> None:
+        """Update the adapter for the notices since its last update."""
+        with self._lock:
+            for sub_id, progress in self._progress.items():
+                if progress.notices:
+                    try:
+                        self._has_moved(sub_id)
+                    except TickertapeError:
+                        return  # such as a closed client. The server examines the messages since then again.
 
     def _load_adapter(self) -> None:
         """Start with the recovery points of the adapter."""

@@ -249,6 +249,8 @@ class Progress:
         """Number of the subscription in a store file."""
         self.connection = 0
         """Number of resumes."""
+        self.notices = 0
+        """Notices of persisted messages since the last update of the recovery point adapter."""
         self.publishers: dict[int, Known] = {}
         self.changed: dict[int, Known] = {}
         """Publishers whose watermark has changed since the store last cleared this."""

@@ -52,10 +52,9 @@ class SowRecoveryPointAdapter:
 
     A client can resume on another machine without files. The server needs a SOW topic with the keys
     `["/clientName", "/subId"]`, for JSON messages. Each discard publishes one message, so use the adapter
-    inside a `ConflatingRecoveryPointAdapter`. Each subscription that has caught up publishes about one
-    message a second, even without discards, because the messages of the adapter make the log grow. If the
-    process ends before the server has persisted a point, the point is lost and messages are redelivered. A
-    purge can be lost in the same way: the point then remains.
+    inside a `ConflatingRecoveryPointAdapter`. If the process ends before the server has persisted a point,
+    the point is lost and messages are redelivered. A purge can be lost in the same way: the point then
+    remains.
 
     The adapter needs a separate client, because the client of the subscriptions would wait for itself. Use
     an `HAClient`: its publish store keeps points while it is disconnected.

@@ -14,6 +14,7 @@ from tickertape.batch import BatchBuilder, merge
 from tickertape.client.bookmark_store.base import ProgressStore
 from tickertape.client.bookmark_store.protocol import columns_of, refuse_own_client
 from tickertape.client.bookmark_store.store_file import StoreFile
+from tickertape.client.limits import adapter_notices
 
 
 class Kept:
@@ -313,3 +314,23 @@ def test_store_accepts_columns_of_a_batch(publishers: list[int]) -> None:
     assert store.log("s", ids, sequences) is None
     assert store.discard_all("s", ids, sequences) == 2 * len(publishers)
     assert store.most_recent("s") == [(publisher, 6) for publisher in publishers]
+
+
+@ALL
+def test_adapter_is_updated_at_every_60th_notice_since_the_last_update(make: Make, tmp_path: Path) -> None:
+    adapter = Kept()
+    with make(tmp_path / "marks", adapter) as store:
+        store.resumed("s")
+        for sequence in range(1, adapter_notices):
+            store.persisted("s", tt.Bookmark(9, sequence))
+        assert adapter.points == {}
+        store.persisted("s", tt.Bookmark(9, adapter_notices))
+        assert adapter.points == {"s": [tt.Bookmark(9, adapter_notices)]}
+        updates = adapter.updates
+        store.persisted("s", tt.Bookmark(9, adapter_notices + 1))
+        store.log("s", 7, np.array([1], np.uint64))
+        store.discard("s", 7, 1)
+        for sequence in range(2, adapter_notices + 1):
+            store.persisted("s", tt.Bookmark(9, adapter_notices + sequence))
+        assert adapter.updates == updates + 1
+    assert adapter.points["s"][0] == tt.Bookmark(9, 2 * adapter_notices), "close reports the last notice"
