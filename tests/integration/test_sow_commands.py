@@ -187,6 +187,15 @@ def test_query_prints_json_csv_and_arrow(server: RunningServer) -> None:
     assert pa.ipc.open_stream(arrow).read_all().to_pylist() == expected[:1]
 
 
+def test_filter_on_explicit_keys_selects_records_and_later_messages(server: RunningServer) -> None:
+    with tt.Client("reader", server.uri) as client:
+        with client.sow_and_subscribe("positions/eu", "SOW_KEY() = 'eu-7'") as stream:
+            for key, quantity in (("eu-8", 1), ("eu-7", 2)):
+                client.publish("positions/eu", {"qty": quantity}, sow_key=key)
+            assert next(stream).json() == {"qty": 2}
+        client.sow_delete("positions/eu", keys=["eu-7", "eu-8"])
+
+
 def test_client_query_maps_tables_to_topics(server: RunningServer) -> None:
     with tt.Client("asks", server.uri) as client:
         table = client.query("SELECT qty, _sow_key FROM p", {"p": "positions/eu"})

@@ -225,6 +225,15 @@ SOW_QUERY_MUTATIONS: Final = (
         "content.matching_rows(batch, rows)",
     ),
     Mutation(
+        "a filter on generated keys loses the messages after a query",
+        "engine/sow/checks.py",
+        "        _check_follow(content, topics)\n",
+        "        pass\n",
+        ("unit/engine/sow/test_query_refusals.py",),
+        promise="behaviour 51",
+        tier="unit",
+    ),
+    Mutation(
         "a frame has records and messages of a queue, so that records have the name of the queue",
         "engine/sow/query/result.py",
         "                end = min(end, self._of_one_kind(parts, found))\n",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tickertape.base.errors import BadOption, BadTopic, NotBuilt
+from tickertape.base.errors import BadFilter, BadOption, BadTopic, NotBuilt
 from tickertape.base.names import is_pattern
 from tickertape.base.options import parse_options
 from tickertape.base.text_format import did_you_mean, shown
@@ -25,6 +25,7 @@ from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.registry import StateRegistry
 from tickertape.engine.sow.selection import QueryGroup, QuerySelection, QueueGroup, SelectedKeys
 from tickertape.engine.sow.topic import StateTopic
+from tickertape.filter.functions.registry import MESSAGE_FUNCTIONS
 from tickertape.wire.commands import Sow
 from tickertape.wire.sow_command import SOW_TOPIC, check_keys
 
@@ -80,6 +81,8 @@ def check_query(
     _check_built(command)
     interest = _interest(session, command, options, sources, compiler)
     content = interest.content
+    if command.follow and content is not None:
+        _check_follow(content, topics)
     order = SortOrder.parse(command.order_by) if command.order_by else None
     if order is not None and (topics or workers):
         compiler.for_types(interest, order.check)
@@ -182,6 +185,17 @@ def _interest(
         plain = _of_topics(command.topic, topics, compiler, None)
         content = compiler.compile_for(plain, text, select, session.subscriber)
     return _of_topics(command.topic, topics, compiler, content)
+
+
+def _check_follow(content: ContentFilter, topics: Sequence[StateTopic]) -> None:
+    """Raise `BadFilter` if a filter has other values for records than for the messages that follow."""
+    for topic in topics:
+        key = topic.definition.key
+        if key and MESSAGE_FUNCTIONS["SOW_KEY"] in content.needs:
+            raise BadFilter(
+                f"Cannot subscribe to {shown(topic.name)} with SOW_KEY() in the filter: messages after the "
+                f"query have no generated keys. Use the key fields in the filter: {', '.join(key)}."
+            )
 
 
 def _types(

@@ -34,6 +34,8 @@ def _refused(world: QueryWorld, peer: SowPeer, topic: str = "orders", **fields: 
         ("bad_option", {"options": "select"}),
         ("bad_option", {"options": "timestamp=1"}),
         ("bad_filter", {"filter": "/id ="}),
+        ("bad_filter", {"filter": "SOW_KEY() = 'a' OR /id = 1", "follow": True}),
+        ("bad_filter", {"filter": "SOW_KEY() = 'a'", "follow": True, "topic": "^"}),
         ("bad_order_by", {"order_by": "id"}),
         ("bad_command", {"keys": ("a",), "canonical": (b"b",)}),
         ("bad_command", {"credit": 1}),
