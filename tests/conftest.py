@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadScopeScheduling
 
 TIERS = (
-    "unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark",
-    "world",
+    "unit", "property", "golden", "models", "simulation", "conformance", "integration", "faults", "fuzz",
+    "spark", "world",
 )  # fmt: skip
 """Directories of tests, fastest first. Files beside them (tidy, documentation) run before all."""
 

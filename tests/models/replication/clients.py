@@ -1,0 +1,123 @@
+"""Clients: publishers with a publish store, and a subscriber with a bookmark store."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.models.replication.holes import SequenceFilter
+from tests.models.replication.instance import Connection, Instance
+from tests.models.replication.link import Link
+from tests.models.replication.records import After, Bookmark, Linked, Place, Stored
+from tests.models.replication.rules import Rules
+
+
+class Publisher:
+    """A publisher: unacknowledged messages, and the instance that it is connected to."""
+
+    def __init__(self, number: int, messages: int) -> None:
+        self.number = number
+        self.messages = messages
+        self.next = 1
+        self.held: list[int] = []
+        self.acknowledged = 0
+        self.at: Instance | None = None
+        self.connection = Connection(0)
+        self.sending: list[int] = []
+
+    @property
+    def finished(self) -> bool:
+        return self.next > self.messages and not self.held
+
+    def publish(self) -> None:
+        """Publish the next message into the store."""
+        if self.next <= self.messages:
+            self.held.append(self.next)
+            if self.at is not None:
+                self.sending.append(self.next)
+            self.next += 1
+
+    def connect(self, instance: Instance) -> None:
+        """Connect to an instance, and send all messages of the store again."""
+        self.at = instance
+        self.connection = Connection(self.acknowledged)
+        self.sending = list(self.held)
+
+    def disconnect(self) -> None:
+        self.at = None
+        self.sending = []
+
+    def send(self, count: int) -> None:
+        """Let up to `count` messages arrive at the instance."""
+        if self.at is None or not self.at.up:
+            return
+        for sequence in self.sending[:count]:
+            self.at.accept(self.number, sequence, self.connection)
+        del self.sending[:count]
+
+    def acknowledge(self, links: list[Link]) -> list[Bookmark]:
+        """Release all messages that are on the instance and on its synchronous destinations."""
+        at, connection = self.at, self.connection
+        if at is None or not at.up or not connection.taken:
+            return []
+        if any(link.sync and link.source is at and not link.has(connection.end) for link in links):
+            return []
+        released = [(self.number, sequence) for sequence in self.held if sequence <= connection.taken]
+        self.held = [sequence for sequence in self.held if sequence > connection.taken]
+        self.acknowledged = max(self.acknowledged, connection.taken)
+        return released
+
+
+class OldConnection:
+    """Bytes of an older connection of a publisher, which arrive later."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        assert publisher.at is not None
+        self.at = publisher.at
+        self.number = publisher.number
+        self.connection = publisher.connection
+        self.sending = publisher.sending
+
+    def send(self) -> None:
+        """Let one message arrive."""
+        if self.at.up and self.sending:
+            self.at.accept(self.number, self.sending.pop(0), self.connection)
+
+
+class Subscriber:
+    """A subscriber to all messages: delivered messages, bookmarks and places."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.at: Instance | None = None
+        self.position = 0
+        self.delivered: Counter[Bookmark] = Counter()
+        self.sequences = SequenceFilter()
+        self.places: dict[int, Place] = {}
+
+    def connect(self, instance: Instance) -> None:
+        """Resume the subscription at an instance."""
+        self.at = instance
+        bookmarks = self.sequences.highest.items()
+        known = [instance.positions[b] + 1 for b in bookmarks if b in instance.positions]
+        if self.rules.resume == "places":
+            place = self.places.get(instance.log_id)
+            known.append(instance.position_of(place) if place else 0)
+        elif not known and bookmarks:
+            known.append(instance.log.end)
+        self.position = min(known, default=0)
+
+    def read(self, rows: int) -> None:
+        """Take up to `rows` rows of the log of the instance."""
+        if self.at is None or not self.at.up:
+            return
+        for row in self.at.log.rows[self.position : self.position + rows]:
+            self.position += 1
+            if isinstance(row, Linked):
+                self.places[row.source] = row.place
+            elif isinstance(row, After):
+                if self.rules.resume == "places":
+                    self.sequences.open(row.publisher, row.after)
+            elif isinstance(row, Stored) and not self.sequences.knows(*row.bookmark):
+                self.sequences.enter(*row.bookmark)
+                self.delivered[row.bookmark] += 1
+        self.places[self.at.log_id] = self.at.log.place(self.position)

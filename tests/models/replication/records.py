@@ -1,0 +1,50 @@
+"""Rows of the log of one instance in the model of replication."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Bookmark = tuple[int, int]
+"""Publisher and sequence."""
+
+
+class Place(NamedTuple):
+    """A position of a log, with the start of the instance in which the row before it was written."""
+
+    start: int
+    position: int
+
+
+class Started(NamedTuple):
+    """The first row of each start of an instance."""
+
+    start: int
+
+
+class Stored(NamedTuple):
+    """A message of a publisher, and the logs that it passed, the origin first and this log last."""
+
+    publisher: int
+    sequence: int
+    path: tuple[int, ...]
+
+    @property
+    def bookmark(self) -> Bookmark:
+        return self.publisher, self.sequence
+
+
+class After(NamedTuple):
+    """The messages of a publisher up to `after` may exist in other logs."""
+
+    publisher: int
+    after: int
+
+
+class Linked(NamedTuple):
+    """All rows of the log `source` before `place` are in this log, or are not for this log."""
+
+    source: int
+    place: Place
+
+
+Row = Started | Stored | After | Linked

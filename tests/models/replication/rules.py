@@ -1,0 +1,33 @@
+"""Variants of the rules of replication: the design, and each rule that it replaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules that all instances, links and clients of a schedule follow. The defaults are the design."""
+
+    filter: Literal["holes", "highest"] = "holes"
+    """A duplicate is at or below the highest sequence and in no hole, or only at or below the highest."""
+    claim: bool = True
+    """The first message of a connection opens a hole up to the acknowledged sequence of its publisher."""
+    continuity: Literal["runs", "logon", "none"] = "runs"
+    """An `After` row precedes each run that does not continue its connection, the first run, or none."""
+    pass_on_after: bool = True
+    """Links pass `After` rows on."""
+    pass_through: bool = True
+    """Links pass on messages of other origins."""
+    names: bool = True
+    """Messages that went through the destination are named, and sent if the destination lacks them."""
+    start_ids: bool = True
+    """A place counts only with the start in which it was written."""
+    resume: Literal["places", "bookmarks"] = "places"
+    """A subscriber resumes by the places of logs, or by the newest bookmark of each publisher."""
+
+
+DESIGN = Rules()
+HIGHEST = Rules(filter="highest", resume="bookmarks")
+"""The rule of the reference: at or below the highest sequence of its publisher is a duplicate."""

@@ -1,0 +1,153 @@
+"""Random schedules: publishes, connections, links, stops and restores, until all is delivered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import count, permutations
+from random import Random
+
+from tests.models.replication.clients import OldConnection, Publisher, Subscriber
+from tests.models.replication.instance import Instance
+from tests.models.replication.link import Link
+from tests.models.replication.records import Bookmark
+from tests.models.replication.rules import Rules
+
+STEPS = 350
+QUIET_ROUNDS_MAX = 600
+QUIET_ROUNDS_MIN = 30
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Instances, clients and faults of a schedule."""
+
+    sync: bool = False
+    instances: int = 3
+    publishers: int = 2
+    messages: int = 15
+    restores: int = 0
+    """Instances that start with an old copy of their log."""
+
+
+class Schedule:
+    """One schedule of one seed."""
+
+    def __init__(self, seed: int, rules: Rules, setup: Setup) -> None:
+        self.random = Random(seed)
+        self.rules = rules
+        self.setup = setup
+        self.ids = count(1)
+        self.instances = [Instance(name, rules, self.ids) for name in range(setup.instances)]
+        self.links = [Link(a, b, setup.sync) for a, b in permutations(self.instances, 2)]
+        self.publishers = [Publisher(number, setup.messages) for number in range(1, setup.publishers + 1)]
+        self.old: list[OldConnection] = []
+        self.subscriber = Subscriber(rules)
+        self.acknowledged: set[Bookmark] = set()
+        self.restores = setup.restores
+        self.events: Counter[str] = Counter()
+
+    # -- steps ----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run the random steps, then repair all faults and deliver everything."""
+        for publisher in self.publishers:
+            self._connect(publisher)
+        self.subscriber.connect(self._any())
+        for _ in range(STEPS):
+            self._step(self.random.random())
+        self._settle()
+
+    def _step(self, chance: float) -> None:
+        if chance < 0.25:
+            for publisher in self.publishers:
+                if self.random.random() < 0.5:
+                    publisher.publish()
+        elif chance < 0.45:
+            self._send()
+        elif chance < 0.55:
+            self._acknowledge()
+        elif chance < 0.65:
+            self.subscriber.read(6)
+        elif chance < 0.90:
+            self.random.choice(self.links).move(self.random.randint(1, 8))
+        else:
+            self._fault(chance)
+
+    def _fault(self, chance: float) -> None:
+        if chance < 0.93:
+            self._cut(self.random.choice(self.links))
+        elif chance < 0.96:
+            self._connect(self.random.choice(self.publishers))
+        elif chance < 0.97:
+            self.subscriber.connect(self._any())
+        elif chance < 0.985 and self.restores:
+            self.restores -= 1
+            self._restore(self._any())
+        else:
+            instance = self._any()
+            instance.up = not instance.up
+
+    def _any(self) -> Instance:
+        return self.random.choice(self.instances)
+
+    def _send(self) -> None:
+        for publisher in self.publishers:
+            if publisher.sending and self.random.random() < 0.6:
+                publisher.send(self.random.randint(1, 4))
+        for old in list(self.old):
+            if self.random.random() < 0.4:
+                old.send()
+            if not old.sending or self.random.random() < 0.2:
+                self.old.remove(old)
+
+    def _acknowledge(self) -> None:
+        for publisher in self.publishers:
+            self.acknowledged.update(publisher.acknowledge(self.links))
+
+    def _cut(self, link: Link) -> None:
+        for other in self.links:
+            if {other.source, other.destination} == {link.source, link.destination}:
+                other.cut = not other.cut
+
+    def _connect(self, publisher: Publisher) -> None:
+        if publisher.at is not None and publisher.sending and self.random.random() < 0.5:
+            self.old.append(OldConnection(publisher))
+        publisher.connect(self.random.choice([i for i in self.instances if i is not publisher.at]))
+
+    def _restore(self, instance: Instance) -> None:
+        end = instance.log.end
+        instance.restore(self.random.randint(max(0, end - 25), end))
+        self.events["restored"] += 1
+        self._disconnect(instance)
+
+    def _disconnect(self, instance: Instance) -> None:
+        for publisher in self.publishers:
+            if publisher.at is instance:
+                publisher.disconnect()
+        if self.subscriber.at is instance:
+            self.subscriber.at = None
+        self.old = [old for old in self.old if old.at is not instance]
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        for link in self.links:
+            link.cut = False
+        for instance in self.instances:
+            instance.up = True
+        for round_ in range(QUIET_ROUNDS_MAX):
+            for publisher in self.publishers:
+                if publisher.at is None:
+                    self._connect(publisher)
+                publisher.publish()
+            self._send()
+            self._acknowledge()
+            for link in self.links:
+                link.move(60)
+            if self.subscriber.at is None:
+                self.subscriber.connect(self.instances[0])
+            self.subscriber.read(100)
+            if round_ > QUIET_ROUNDS_MIN and all(publisher.finished for publisher in self.publishers):
+                return
+        raise AssertionError("publishers still hold messages at the end")

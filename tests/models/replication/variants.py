@@ -1,0 +1,62 @@
+"""Variants of the rules with their setups, and the failures that the model must find in each."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tests.models.replication.rules import DESIGN, HIGHEST, Rules
+from tests.models.replication.schedule import Setup
+
+
+class Variant(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    rules: Rules
+    setup: Setup
+    fails: frozenset[str] = frozenset()
+    """The failures that occur. None for the design."""
+    first: int = 0
+    """The first seed of every run. A rare failure has one that fails."""
+    seeds: int = 100
+    """The number of seeds of every run."""
+
+
+def _defect(name: str, rules: Rules, setup: Setup, fails: str, first: int = 0, seeds: int = 30) -> Variant:
+    return Variant(name, rules, setup, frozenset(fails.split()), first, seeds)
+
+
+ASYNC: Final = Setup()
+SYNC: Final = Setup(sync=True)
+BOOKMARKS: Final = Rules(resume="bookmarks")
+ONE_HOP: Final = Rules(pass_through=False)
+RESTORED: Final = Setup(restores=2)
+RESTORED_SYNC: Final = Setup(sync=True, restores=2)
+
+VARIANTS: Final = (
+    Variant("design, asynchronous", DESIGN, ASYNC),
+    Variant("design, synchronous", DESIGN, SYNC),
+    Variant("design, two old copies, asynchronous", DESIGN, RESTORED),
+    Variant("design, two old copies, synchronous", DESIGN, RESTORED_SYNC),
+    _defect("highest sequence, bookmarks, asynchronous", HIGHEST, ASYNC, "lost missed"),
+    _defect("highest sequence, bookmarks, synchronous", HIGHEST, SYNC, "missed"),
+    _defect("bookmarks, asynchronous", BOOKMARKS, ASYNC, "missed"),
+    _defect("bookmarks, synchronous", BOOKMARKS, SYNC, "missed"),
+    _defect("one hop, asynchronous", ONE_HOP, ASYNC, "missed", seeds=100),
+    _defect(
+        "places without starts, two old copies", Rules(start_ids=False), RESTORED, "lost missed", seeds=100
+    ),
+    _defect("no names, two old copies", Rules(names=False), RESTORED_SYNC, "lost"),
+    _defect("claim ignored", Rules(claim=False), ASYNC, "lost missed"),
+    _defect("`After` not passed on", Rules(pass_on_after=False), ASYNC, "lost missed"),
+    _defect(
+        "one hop, no `After` of runs", Rules(pass_through=False, continuity="none"), ASYNC, "lost", seeds=60
+    ),
+    _defect(
+        "one hop, `After` at logon only",
+        Rules(pass_through=False, continuity="logon"),
+        ASYNC,
+        "lost",
+        seeds=100,
+    ),
+)
