@@ -7,7 +7,8 @@ from collections import Counter
 from tests.models.replication.holes import SequenceFilter
 from tests.models.replication.instance import Connection, Instance
 from tests.models.replication.link import Link
-from tests.models.replication.records import After, Bookmark, Linked, Place, Stored
+from tests.models.replication.log import Places
+from tests.models.replication.records import After, Bookmark, Covered, Linked, Stored
 from tests.models.replication.rules import Rules
 
 
@@ -92,16 +93,21 @@ class Subscriber:
         self.position = 0
         self.delivered: Counter[Bookmark] = Counter()
         self.sequences = SequenceFilter()
-        self.places: dict[int, Place] = {}
+        self.places = Places()
+        self.whole_logs = 0
+        """Number of subscriptions to a whole log, because no place of it was known."""
 
     def connect(self, instance: Instance) -> None:
         """Resume the subscription at an instance."""
         self.at = instance
         bookmarks = self.sequences.highest.items()
         known = [instance.positions[b] + 1 for b in bookmarks if b in instance.positions]
-        if self.rules.resume == "places":
-            place = self.places.get(instance.log_id)
-            known.append(instance.position_of(place) if place else 0)
+        place = instance.position_of(self.places) if self.rules.resume == "places" else None
+        if place is not None:
+            known.append(place)
+        elif self.rules.resume == "places" and self.rules.unknown_log == "whole":
+            self.whole_logs += bool(bookmarks)
+            known.append(0)
         elif not known and bookmarks:
             known.append(instance.log.end)
         self.position = min(known, default=0)
@@ -113,11 +119,14 @@ class Subscriber:
         for row in self.at.log.rows[self.position : self.position + rows]:
             self.position += 1
             if isinstance(row, Linked):
-                self.places[row.source] = row.place
+                self.places.note(row.source, row.place)
+            elif isinstance(row, Covered):
+                for log, place in (*row.places, (row.log, row.place)):
+                    self.places.note(log, place)
             elif isinstance(row, After):
                 if self.rules.resume == "places":
                     self.sequences.open(row.publisher, row.after)
             elif isinstance(row, Stored) and not self.sequences.knows(*row.bookmark):
                 self.sequences.enter(*row.bookmark)
                 self.delivered[row.bookmark] += 1
-        self.places[self.at.log_id] = self.at.log.place(self.position)
+        self.places.note(self.at.log_id, self.at.log.place(self.position))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.models.replication.holes import SequenceFilter
-from tests.models.replication.log import Log
-from tests.models.replication.records import After, Bookmark, Linked, Place, Row, Started, Stored
+from tests.models.replication.log import Log, Places
+from tests.models.replication.records import After, Bookmark, Covered, Linked, Row, Started, Stored
 from tests.models.replication.rules import Rules
 
 
@@ -44,14 +44,22 @@ class Instance:
 
     def _fold(self) -> None:
         self.sequences = SequenceFilter()
-        self.places: dict[int, Place] = {}
+        self.places = Places()
+        """Places of the links to this instance."""
+        self.reached = Places()
+        """Places of all logs."""
+        self.covered: dict[int, Covered] = {}
+        """The newest report of each other log."""
         self.positions: dict[Bookmark, int] = {}
         for position, row in enumerate(self.log.rows):
             self._enter(row, position)
 
     def _enter(self, row: Row, position: int) -> None:
         if isinstance(row, Linked):
-            self.places[row.source] = row.place
+            self.places.note(row.source, row.place)
+            self.reached.note(row.source, row.place)
+        elif isinstance(row, Covered):
+            self._cover(row)
         elif isinstance(row, After):
             self.sequences.open(row.publisher, row.after)
         elif isinstance(row, Stored):
@@ -59,6 +67,14 @@ class Instance:
                 self.repeated.add(row.bookmark)
             self.sequences.enter(row.publisher, row.sequence)
             self.positions[row.bookmark] = position
+
+    def _cover(self, row: Covered) -> None:
+        if row.log == self.log_id:
+            return
+        self.covered[row.log] = row
+        for log, place in (*row.places, (row.log, row.place)):
+            if log != self.log_id:
+                self.reached.note(log, place)
 
     def add(self, row: Row) -> None:
         """Append a row."""
@@ -94,8 +110,10 @@ class Instance:
         self._fold()
         self.add(Started(next(self.ids)))
 
-    def position_of(self, place: Place) -> int:
-        """Return the position at which the reader of a place continues."""
-        if not self.rules.start_ids:
-            return place.position
-        return self.log.resume(place) or 0
+    def report(self) -> None:
+        """Report which rows of other logs this log has."""
+        self.add(Covered(next(self.ids), self.log_id, self.log.place(self.log.end), self.reached.each()))
+
+    def position_of(self, places: Places) -> int | None:
+        """Return the position at which the reader with these places continues."""
+        return places.resume(self.log, self.rules.start_ids)

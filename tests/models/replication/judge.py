@@ -27,6 +27,7 @@ def judge(schedule: Schedule) -> Counter[str]:
     found["lost"] = any(log != union for log in logs) or bool(must_survive - union)
     found["twice"] = any(i.repeated for i in schedule.instances) or max(delivered.values(), default=0) > 1
     found["missed"] = bool(union - set(delivered))
+    schedule.events["whole logs"] = schedule.subscriber.whole_logs
     return found
 
 

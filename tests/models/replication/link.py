@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tests.models.replication.instance import Instance
-from tests.models.replication.records import After, Linked, Place, Row, Stored
+from tests.models.replication.records import After, Covered, Linked, Row, Stored
+
+TOPICS: Final = frozenset({0, 1})
+"""Topics of the model: even and odd sequences."""
+
+
+def topic_of(sequence: int) -> int:
+    """Return the topic of a message."""
+    return sequence % 2
 
 
 class Link:
     """The stream from a source to a destination, in the order of the log of the source."""
 
-    def __init__(self, source: Instance, destination: Instance, sync: bool) -> None:
+    def __init__(
+        self, source: Instance, destination: Instance, sync: bool, topics: frozenset[int] = TOPICS
+    ) -> None:
         self.source = source
         self.destination = destination
         self.rules = source.rules
         self.sync = sync
+        self.topics = topics
         self.cut = False
 
     def move(self, rows: int) -> None:
@@ -21,13 +34,12 @@ class Link:
         source, destination = self.source, self.destination
         if self.cut or not (source.up and destination.up):
             return
-        place = destination.places.get(source.log_id, Place(0, 0))
-        position = source.position_of(place)
+        before = position = source.position_of(destination.places) or 0
         for row in source.log.rows[position : position + rows]:
             position += 1
             self._take(row)
         reached = source.log.place(position)
-        if reached != place and position:
+        if position > before or (position and reached != destination.places.newest(source.log_id)):
             destination.add(Linked(source.log_id, reached))
 
     def _take(self, row: Row) -> None:
@@ -36,6 +48,9 @@ class Link:
             above = row.after > destination.sequences.highest[row.publisher]
             if self.rules.filter == "holes" and self.rules.pass_on_after and above:
                 destination.add(row)
+        elif isinstance(row, Covered):
+            if self.rules.reports and self._is_newer(row):
+                destination.add(row)
         elif (
             isinstance(row, Stored)
             and self._sends(row)
@@ -43,12 +58,17 @@ class Link:
         ):
             destination.add(row._replace(path=(*row.path, destination.log_id)))
 
+    def _is_newer(self, row: Covered) -> bool:
+        known = self.destination.covered.get(row.log)
+        return row.log != self.destination.log_id and (known is None or row.number > known.number)
+
     def _sends(self, row: Stored) -> bool:
+        if topic_of(row.sequence) not in self.topics:
+            return False
         if self.destination.log_id in row.path and not self.rules.names:
             return False
         return self.rules.pass_through or row.path[0] == self.source.log_id
 
     def has(self, end: int) -> bool:
         """Return whether the destination has all rows below `end`."""
-        place = self.destination.places.get(self.source.log_id)
-        return place is not None and self.source.position_of(place) >= end
+        return (self.source.position_of(self.destination.places) or 0) >= end

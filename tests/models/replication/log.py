@@ -1,6 +1,8 @@
-"""Log of one instance: rows and starts."""
+"""Log of one instance: rows and starts, and places in the logs of other instances."""
 
 from __future__ import annotations
+
+from collections import defaultdict
 
 from tests.models.replication.records import Place, Row, Started
 
@@ -42,3 +44,34 @@ class Log:
             if start.start == place.start:
                 return min(place.position, end)
         return None
+
+
+class Places:
+    """Highest position of each log and start below which all rows of it are known."""
+
+    def __init__(self) -> None:
+        self._positions: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._newest: dict[int, Place] = {}
+
+    def note(self, log: int, place: Place) -> None:
+        """Note that all rows of a log before a place are known."""
+        of_log = self._positions[log]
+        of_log[place.start] = max(place.position, of_log.get(place.start, 0))
+        self._newest[log] = place
+
+    def newest(self, log: int) -> Place | None:
+        """Return the place of a log that was noted last."""
+        return self._newest.get(log)
+
+    def each(self) -> tuple[tuple[int, Place], ...]:
+        """Return the places that were noted last."""
+        return tuple(self._newest.items())
+
+    def resume(self, log: Log, start_ids: bool = True) -> int | None:
+        """Return the highest position of `log` below which all rows are known. None for unknown logs."""
+        if not start_ids:
+            newest = self._newest.get(log.log_id)
+            return newest.position if newest else None
+        places = (Place(*known) for known in self._positions[log.log_id].items())
+        positions = [position for place in places if (position := log.resume(place)) is not None]
+        return max(positions, default=None)

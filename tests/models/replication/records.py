@@ -47,4 +47,17 @@ class Linked(NamedTuple):
     place: Place
 
 
-Row = Started | Stored | After | Linked
+class Covered(NamedTuple):
+    """The log `log` has all rows of other logs before `places`. `place` is the position of this row there.
+
+    Links pass these rows on. A log that has such a row has all rows of `log` before it.
+    """
+
+    number: int
+    """Rises with each report."""
+    log: int
+    place: Place
+    places: tuple[tuple[int, Place], ...]
+
+
+Row = Started | Stored | After | Linked | Covered

@@ -26,6 +26,12 @@ class Rules:
     """A place counts only with the start in which it was written."""
     resume: Literal["places", "bookmarks"] = "places"
     """A subscriber resumes by the places of logs, or by the newest bookmark of each publisher."""
+    reports: bool = True
+    """Links pass on the places of other logs."""
+    unknown_log: Literal["whole", "passed over"] = "whole"
+    """A subscriber without a place of a log starts with its first row, or by bookmarks only."""
+    equal_routes: bool = True
+    """All links of an instance pass the same topics."""
 
 
 DESIGN = Rules()

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import count, permutations
+from itertools import count
 from random import Random
+from typing import Final
 
 from tests.models.replication.clients import OldConnection, Publisher, Subscriber
 from tests.models.replication.instance import Instance
-from tests.models.replication.link import Link
+from tests.models.replication.link import TOPICS, Link
 from tests.models.replication.records import Bookmark
 from tests.models.replication.rules import Rules
 
-STEPS = 350
-QUIET_ROUNDS_MAX = 600
-QUIET_ROUNDS_MIN = 30
+STEPS: Final = 350
+QUIET_ROUNDS_MAX: Final = 600
+QUIET_ROUNDS_MIN: Final = 30
+REPORT_ROUNDS: Final = 4
+
+TOPOLOGIES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
+    "pair": ((0, 1),),
+    "mesh": ((0, 1), (0, 2), (1, 2)),
+    "chain": ((0, 1), (1, 2), (2, 3)),
+    "ring": ((0, 1), (1, 2), (2, 3), (3, 0)),
+    "star": ((0, 1), (0, 2), (0, 3)),
+    "two routes": ((0, 1), (0, 2), (1, 3), (2, 3)),
+}
+"""Pairs of instances with links in both directions."""
 
 
 @dataclass(frozen=True)
 class Setup:
     """Instances, clients and faults of a schedule."""
 
+    topology: str = "mesh"
     sync: bool = False
-    instances: int = 3
     publishers: int = 2
     messages: int = 15
     restores: int = 0
@@ -38,14 +50,21 @@ class Schedule:
         self.rules = rules
         self.setup = setup
         self.ids = count(1)
-        self.instances = [Instance(name, rules, self.ids) for name in range(setup.instances)]
-        self.links = [Link(a, b, setup.sync) for a, b in permutations(self.instances, 2)]
+        pairs = TOPOLOGIES[setup.topology]
+        self.instances = [Instance(name, rules, self.ids) for name in range(1 + max(map(max, pairs)))]
+        self.links = [self._link(a, b) for pair in pairs for a, b in (pair, pair[::-1])]
         self.publishers = [Publisher(number, setup.messages) for number in range(1, setup.publishers + 1)]
         self.old: list[OldConnection] = []
         self.subscriber = Subscriber(rules)
         self.acknowledged: set[Bookmark] = set()
         self.restores = setup.restores
         self.events: Counter[str] = Counter()
+
+    def _link(self, source: int, destination: int) -> Link:
+        """Return a link. With unequal routes one pair of instances passes one topic."""
+        equal = self.rules.equal_routes or {source, destination} != {0, 1}
+        topics = TOPICS if equal else frozenset({0})
+        return Link(self.instances[source], self.instances[destination], self.setup.sync, topics)
 
     # -- steps ----------------------------------------------------------------------------------------
 
@@ -69,8 +88,10 @@ class Schedule:
             self._acknowledge()
         elif chance < 0.65:
             self.subscriber.read(6)
-        elif chance < 0.90:
+        elif chance < 0.88:
             self.random.choice(self.links).move(self.random.randint(1, 8))
+        elif chance < 0.90:
+            self._any().report()
         else:
             self._fault(chance)
 
@@ -145,6 +166,8 @@ class Schedule:
             self._acknowledge()
             for link in self.links:
                 link.move(60)
+            if round_ % REPORT_ROUNDS == 0:
+                self.instances[round_ // REPORT_ROUNDS % len(self.instances)].report()
             if self.subscriber.at is None:
                 self.subscriber.connect(self.instances[0])
             self.subscriber.read(100)

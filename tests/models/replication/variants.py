@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tests.models.replication.rules import DESIGN, HIGHEST, Rules
-from tests.models.replication.schedule import Setup
+from tests.models.replication.schedule import TOPOLOGIES, Setup
 
 
 class Variant(NamedTuple):
@@ -18,11 +18,11 @@ class Variant(NamedTuple):
     """The failures that occur. None for the design."""
     first: int = 0
     """The first seed of every run. A rare failure has one that fails."""
-    seeds: int = 100
+    seeds: int = 20
     """The number of seeds of every run."""
 
 
-def _defect(name: str, rules: Rules, setup: Setup, fails: str, first: int = 0, seeds: int = 30) -> Variant:
+def _defect(name: str, rules: Rules, setup: Setup, fails: str, first: int = 0, seeds: int = 20) -> Variant:
     return Variant(name, rules, setup, frozenset(fails.split()), first, seeds)
 
 
@@ -32,17 +32,35 @@ BOOKMARKS: Final = Rules(resume="bookmarks")
 ONE_HOP: Final = Rules(pass_through=False)
 RESTORED: Final = Setup(restores=2)
 RESTORED_SYNC: Final = Setup(sync=True, restores=2)
+CHAIN: Final = Setup("chain")
+PASSED_OVER: Final = Rules(unknown_log="passed over")
 
 VARIANTS: Final = (
     Variant("design, asynchronous", DESIGN, ASYNC),
     Variant("design, synchronous", DESIGN, SYNC),
     Variant("design, two old copies, asynchronous", DESIGN, RESTORED),
     Variant("design, two old copies, synchronous", DESIGN, RESTORED_SYNC),
+    *(
+        Variant(
+            f"design, {topology}, {'synchronous' if sync else 'asynchronous'}", DESIGN, Setup(topology, sync)
+        )
+        for topology in TOPOLOGIES
+        if topology != "mesh"
+        for sync in (False, True)
+    ),
+    *(
+        Variant(f"design, {topology}, an old copy", DESIGN, Setup(topology, restores=1))
+        for topology in TOPOLOGIES
+    ),
+    Variant("no reports, chain", Rules(reports=False), CHAIN),
+    _defect("place of an unknown log passed over", PASSED_OVER, ASYNC, "missed", first=40),
+    _defect("place of an unknown log passed over, chain", PASSED_OVER, CHAIN, "missed"),
+    _defect("unequal topics on two routes", Rules(equal_routes=False), ASYNC, "lost missed"),
     _defect("highest sequence, bookmarks, asynchronous", HIGHEST, ASYNC, "lost missed"),
     _defect("highest sequence, bookmarks, synchronous", HIGHEST, SYNC, "missed"),
     _defect("bookmarks, asynchronous", BOOKMARKS, ASYNC, "missed"),
     _defect("bookmarks, synchronous", BOOKMARKS, SYNC, "missed"),
-    _defect("one hop, asynchronous", ONE_HOP, ASYNC, "missed", seeds=100),
+    _defect("one hop, asynchronous", ONE_HOP, ASYNC, "missed", first=20),
     _defect(
         "places without starts, two old copies", Rules(start_ids=False), RESTORED, "lost missed", seeds=100
     ),
@@ -57,6 +75,6 @@ VARIANTS: Final = (
         Rules(pass_through=False, continuity="logon"),
         ASYNC,
         "lost",
-        seeds=100,
+        first=80,
     ),
 )
