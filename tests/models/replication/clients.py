@@ -53,12 +53,15 @@ class Publisher:
             return
         for sequence in self.sending[:count]:
             self.at.accept(self.number, sequence, self.connection)
+        self.at.commit()
         del self.sending[:count]
 
     def acknowledge(self, links: list[Link]) -> list[Bookmark]:
         """Release all messages that are on the instance and on its synchronous destinations."""
         at, connection = self.at, self.connection
         if at is None or not at.up or not connection.taken:
+            return []
+        if at.rules.acknowledge != "accepted" and at.log.synced < connection.end:
             return []
         if any(link.sync and link.source is at and not link.has(connection.end) for link in links):
             return []
@@ -82,6 +85,7 @@ class OldConnection:
         """Let one message arrive."""
         if self.at.up and self.sending:
             self.at.accept(self.number, self.sending.pop(0), self.connection)
+            self.at.commit()
 
 
 class Subscriber:
@@ -116,7 +120,7 @@ class Subscriber:
         """Take up to `rows` rows of the log of the instance."""
         if self.at is None or not self.at.up:
             return
-        for row in self.at.log.rows[self.position : self.position + rows]:
+        for row in self.at.log.rows[self.position : min(self.position + rows, self.at.log.synced)]:
             self.position += 1
             if isinstance(row, Linked):
                 self.places.note(row.source, row.place)

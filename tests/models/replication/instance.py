@@ -35,12 +35,22 @@ class Instance:
         self.log = Log(next(ids))
         self.repeated: set[Bookmark] = set()
         """Messages that are in the log more than once."""
-        self._fold()
-        self.add(Started(next(ids)))
+        self._start()
 
     @property
     def log_id(self) -> int:
         return self.log.log_id
+
+    @property
+    def path_id(self) -> int:
+        """Return the element of a path for this instance."""
+        return self.log_id if self.rules.paths == "log ids" else -1 - self.name
+
+    def _start(self) -> None:
+        self._fold()
+        self.add(Started(next(self.ids)))
+        self.commit()
+        self.sync()
 
     def _fold(self) -> None:
         self.sequences = SequenceFilter()
@@ -50,6 +60,9 @@ class Instance:
         """Places of all logs."""
         self.covered: dict[int, Covered] = {}
         """The newest report of each other log."""
+        self.durable = Places()
+        """Places of the links on disk."""
+        self._unsynced: list[Linked] = []
         self.positions: dict[Bookmark, int] = {}
         for position, row in enumerate(self.log.rows):
             self._enter(row, position)
@@ -57,6 +70,7 @@ class Instance:
     def _enter(self, row: Row, position: int) -> None:
         if isinstance(row, Linked):
             self.places.note(row.source, row.place)
+            self._unsynced.append(row)
             self.reached.note(row.source, row.place)
         elif isinstance(row, Covered):
             self._cover(row)
@@ -80,6 +94,22 @@ class Instance:
         """Append a row."""
         self._enter(row, self.log.append(row))
 
+    def commit(self) -> None:
+        """End a commit."""
+        self.log.commit()
+
+    def sync(self) -> None:
+        """Write all commits to disk."""
+        self.log.sync()
+        for row in self._unsynced:
+            self.durable.note(row.source, row.place)
+        self._unsynced.clear()
+
+    def holds(self, bookmark: Bookmark) -> bool:
+        """Return whether a message is on disk."""
+        position = self.positions.get(bookmark)
+        return position is not None and position < self.log.synced
+
     def knows(self, publisher: int, sequence: int) -> bool:
         """Return whether a message is a duplicate."""
         if self.rules.filter == "highest":
@@ -95,24 +125,31 @@ class Instance:
             elif highest and connection.last != highest and self._continues(connection):
                 self.add(After(publisher, highest))
         if not self.knows(publisher, sequence):
-            self.add(Stored(publisher, sequence, (self.log_id,)))
+            self.add(Stored(publisher, sequence, (self.path_id,)))
             connection.last = sequence
+            connection.end = self.log.end
         connection.taken = max(connection.taken, sequence)
-        connection.end = self.log.end
+        if self.rules.duplicates_wait:
+            connection.end = self.log.end
 
     def _continues(self, connection: Connection) -> bool:
         continuity = self.rules.continuity
         return continuity == "runs" or (continuity == "logon" and connection.last is None)
 
-    def restore(self, end: int) -> None:
-        """Start with an old copy of the log."""
-        self.log.cut(max(1, end))
-        self._fold()
-        self.add(Started(next(self.ids)))
+    def restart(self, end: int) -> None:
+        """Start with the commits up to `end`: after a loss of power, or with an old copy of the log."""
+        self.log.cut(end)
+        self._start()
+
+    def replace(self) -> None:
+        """Start with an empty data directory."""
+        self.log = Log(next(self.ids))
+        self._start()
 
     def report(self) -> None:
         """Report which rows of other logs this log has."""
         self.add(Covered(next(self.ids), self.log_id, self.log.place(self.log.end), self.reached.each()))
+        self.commit()
 
     def position_of(self, places: Places) -> int | None:
         """Return the position at which the reader with these places continues."""

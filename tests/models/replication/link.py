@@ -35,9 +35,20 @@ class Link:
         if self.cut or not (source.up and destination.up):
             return
         before = position = source.position_of(destination.places) or 0
-        for row in source.log.rows[position : position + rows]:
-            position += 1
+        end = source.log.synced if self.rules.send == "synced" else source.log.end
+        sent = source.log.rows[position : min(position + rows, end)]
+        position += len(sent)
+        if self.rules.place == "before":
+            self._note(before, position)
+            destination.commit()
+        for row in sent:
             self._take(row)
+        if self.rules.place == "with":
+            self._note(before, position)
+        destination.commit()
+
+    def _note(self, before: int, position: int) -> None:
+        source, destination = self.source, self.destination
         reached = source.log.place(position)
         if position > before or (position and reached != destination.places.newest(source.log_id)):
             destination.add(Linked(source.log_id, reached))
@@ -56,7 +67,7 @@ class Link:
             and self._sends(row)
             and not destination.knows(row.publisher, row.sequence)
         ):
-            destination.add(row._replace(path=(*row.path, destination.log_id)))
+            destination.add(row._replace(path=(*row.path, destination.path_id)))
 
     def _is_newer(self, row: Covered) -> bool:
         known = self.destination.covered.get(row.log)
@@ -65,10 +76,12 @@ class Link:
     def _sends(self, row: Stored) -> bool:
         if topic_of(row.sequence) not in self.topics:
             return False
-        if self.destination.log_id in row.path and not self.rules.names:
+        if self.destination.path_id in row.path and not self.rules.names:
             return False
-        return self.rules.pass_through or row.path[0] == self.source.log_id
+        return self.rules.pass_through or row.path[0] == self.source.path_id
 
     def has(self, end: int) -> bool:
-        """Return whether the destination has all rows below `end`."""
-        return (self.source.position_of(self.destination.places) or 0) >= end
+        """Return whether the destination has all rows below `end` on disk."""
+        synced = self.rules.acknowledge != "received"
+        places = self.destination.durable if synced else self.destination.places
+        return (self.source.position_of(places) or 0) >= end

@@ -15,6 +15,10 @@ class Log:
         self.rows: list[Row] = []
         self.starts: list[Place] = []
         """Each start and the position of its first row."""
+        self.commits = [0]
+        """Ends of commits: each is on disk whole, or not at all."""
+        self.synced = 0
+        """The end of the log on disk."""
 
     @property
     def end(self) -> int:
@@ -27,10 +31,21 @@ class Log:
         self.rows.append(row)
         return self.end - 1
 
+    def commit(self) -> None:
+        """End a commit."""
+        if self.commits[-1] < self.end:
+            self.commits.append(self.end)
+
+    def sync(self) -> None:
+        """Write all commits to disk."""
+        self.synced = self.commits[-1]
+
     def cut(self, end: int) -> None:
-        """Remove the rows from `end` on."""
-        del self.rows[end:]
-        self.starts = [start for start in self.starts if start.position < end]
+        """Remove the commits that end behind `end`. All others are on disk."""
+        self.commits = [0, *(commit for commit in self.commits[1:] if commit <= end)]
+        self.synced = self.commits[-1]
+        del self.rows[self.synced :]
+        self.starts = [start for start in self.starts if start.position < self.synced]
 
     def place(self, position: int) -> Place:
         """Return the place of a position: the start in which the row before it was written."""

@@ -22,6 +22,8 @@ class Rules:
     """Links pass on messages of other origins."""
     names: bool = True
     """Messages that went through the destination are named, and sent if the destination lacks them."""
+    paths: Literal["log ids", "names"] = "log ids"
+    """Elements of the path of a message."""
     start_ids: bool = True
     """A place counts only with the start in which it was written."""
     resume: Literal["places", "bookmarks"] = "places"
@@ -30,6 +32,14 @@ class Rules:
     """Links pass on the places of other logs."""
     unknown_log: Literal["whole", "passed over"] = "whole"
     """A subscriber without a place of a log starts with its first row, or by bookmarks only."""
+    send: Literal["synced", "accepted"] = "synced"
+    """Links send rows that are on disk, or all rows."""
+    place: Literal["with", "before"] = "with"
+    """The place of a link is in the commit of its rows, or in one before it."""
+    acknowledge: Literal["synced", "received", "accepted"] = "synced"
+    """A message is acknowledged when it is on each disk, taken by each destination, or accepted."""
+    duplicates_wait: bool = True
+    """A duplicate is acknowledged when the destinations have all rows before it."""
     equal_routes: bool = True
     """All links of an instance pass the same topics."""
 

@@ -40,6 +40,10 @@ class Setup:
     messages: int = 15
     restores: int = 0
     """Instances that start with an old copy of their log."""
+    crashes: int = 0
+    """Instances that lose power. Without any, each commit is synced at once."""
+    replacements: int = 0
+    """Instances that start with an empty data directory under their name."""
 
 
 class Schedule:
@@ -57,7 +61,12 @@ class Schedule:
         self.old: list[OldConnection] = []
         self.subscriber = Subscriber(rules)
         self.acknowledged: set[Bookmark] = set()
-        self.restores = setup.restores
+        self.faults = [
+            *[self._restore] * setup.restores,
+            *[self._crash] * setup.crashes,
+            *[self._replace] * setup.replacements,
+        ]
+        self.random.shuffle(self.faults)
         self.events: Counter[str] = Counter()
 
     def _link(self, source: int, destination: int) -> Link:
@@ -75,6 +84,7 @@ class Schedule:
         self.subscriber.connect(self._any())
         for _ in range(STEPS):
             self._step(self.random.random())
+            self._sync()
         self._settle()
 
     def _step(self, chance: float) -> None:
@@ -102,9 +112,8 @@ class Schedule:
             self._connect(self.random.choice(self.publishers))
         elif chance < 0.97:
             self.subscriber.connect(self._any())
-        elif chance < 0.985 and self.restores:
-            self.restores -= 1
-            self._restore(self._any())
+        elif chance < 0.985 and self.faults:
+            self.faults.pop()(self._any())
         else:
             instance = self._any()
             instance.up = not instance.up
@@ -122,9 +131,19 @@ class Schedule:
             if not old.sending or self.random.random() < 0.2:
                 self.old.remove(old)
 
+    def _sync(self) -> None:
+        for instance in self.instances:
+            if not self.setup.crashes or self.random.random() < 0.2:
+                instance.sync()
+
     def _acknowledge(self) -> None:
         for publisher in self.publishers:
-            self.acknowledged.update(publisher.acknowledge(self.links))
+            released = publisher.acknowledge(self.links)
+            self.acknowledged.update(released)
+            if publisher.at is not None:
+                at = publisher.at
+                promised = [at, *(link.destination for link in self.links if link.sync and link.source is at)]
+                self.events["untrue"] += not all(i.holds(b) for i in promised for b in released)
 
     def _cut(self, link: Link) -> None:
         for other in self.links:
@@ -138,8 +157,17 @@ class Schedule:
 
     def _restore(self, instance: Instance) -> None:
         end = instance.log.end
-        instance.restore(self.random.randint(max(0, end - 25), end))
-        self.events["restored"] += 1
+        instance.restart(self.random.randint(max(1, end - 25), end))
+        self.events["copies lost"] += 1
+        self._disconnect(instance)
+
+    def _crash(self, instance: Instance) -> None:
+        instance.restart(self.random.randint(instance.log.synced, instance.log.end))
+        self._disconnect(instance)
+
+    def _replace(self, instance: Instance) -> None:
+        instance.replace()
+        self.events["copies lost"] += 1
         self._disconnect(instance)
 
     def _disconnect(self, instance: Instance) -> None:
@@ -166,6 +194,8 @@ class Schedule:
             self._acknowledge()
             for link in self.links:
                 link.move(60)
+            for instance in self.instances:
+                instance.sync()
             if round_ % REPORT_ROUNDS == 0:
                 self.instances[round_ // REPORT_ROUNDS % len(self.instances)].report()
             if self.subscriber.at is None:

@@ -32,8 +32,12 @@ BOOKMARKS: Final = Rules(resume="bookmarks")
 ONE_HOP: Final = Rules(pass_through=False)
 RESTORED: Final = Setup(restores=2)
 RESTORED_SYNC: Final = Setup(sync=True, restores=2)
+CRASHES: Final = Setup(crashes=4)
+CRASHES_SYNC: Final = Setup(sync=True, crashes=4)
+REPLACED: Final = Setup(replacements=1)
 CHAIN: Final = Setup("chain")
 PASSED_OVER: Final = Rules(unknown_log="passed over")
+BY_NAME: Final = Rules(names=False, paths="names")
 
 VARIANTS: Final = (
     Variant("design, asynchronous", DESIGN, ASYNC),
@@ -49,13 +53,37 @@ VARIANTS: Final = (
         for sync in (False, True)
     ),
     *(
-        Variant(f"design, {topology}, an old copy", DESIGN, Setup(topology, restores=1))
+        Variant(
+            f"design, {topology}, {'synchronous' if sync else 'asynchronous'}, {faults}",
+            DESIGN,
+            Setup(
+                topology,
+                sync,
+                crashes=4,
+                restores=faults == "an old copy",
+                replacements=faults != "an old copy",
+            ),
+        )
         for topology in TOPOLOGIES
+        for sync in (False, True)
+        for faults in ("an old copy", "an empty log")
     ),
     Variant("no reports, chain", Rules(reports=False), CHAIN),
     _defect("place of an unknown log passed over", PASSED_OVER, ASYNC, "missed", first=40),
     _defect("place of an unknown log passed over, chain", PASSED_OVER, CHAIN, "missed"),
     _defect("unequal topics on two routes", Rules(equal_routes=False), ASYNC, "lost missed"),
+    Variant("rows sent before the sync", Rules(send="accepted"), CRASHES),
+    _defect("acknowledged before the sync", Rules(acknowledge="accepted"), CRASHES, "lost untrue"),
+    _defect(
+        "acknowledged before the sync of the destination",
+        Rules(acknowledge="received"),
+        CRASHES_SYNC,
+        "untrue",
+        first=60,
+    ),
+    _defect("duplicate acknowledged from the local end", Rules(duplicates_wait=False), SYNC, "untrue"),
+    _defect("place in a commit before its rows", Rules(place="before"), CRASHES, "lost missed"),
+    _defect("no names, paths of instance names, an empty log", BY_NAME, REPLACED, "lost"),
     _defect("highest sequence, bookmarks, asynchronous", HIGHEST, ASYNC, "lost missed"),
     _defect("highest sequence, bookmarks, synchronous", HIGHEST, SYNC, "missed"),
     _defect("bookmarks, asynchronous", BOOKMARKS, ASYNC, "missed"),
