@@ -101,32 +101,49 @@ class Subscriber:
         self.whole_logs = 0
         """Number of subscriptions to a whole log, because no place of it was known."""
 
+        self.expired = False
+        """An instance reported that it has removed rows which the subscriber may need."""
+
     def connect(self, instance: Instance) -> None:
         """Resume the subscription at an instance."""
         self.at = instance
         bookmarks = self.sequences.highest.items()
         known = [instance.positions[b] + 1 for b in bookmarks if b in instance.positions]
+        known += [instance.positions[b] for b in self._missing() if b in instance.positions]
         place = instance.position_of(self.places) if self.rules.resume == "places" else None
         if place is not None:
             known.append(place)
         elif self.rules.resume == "places" and self.rules.unknown_log == "whole":
             self.whole_logs += bool(bookmarks)
-            known.append(0)
+            known.append(instance.log.first)
+            self.expired = self.expired or not instance.whole
         elif not known and bookmarks:
             known.append(instance.log.end)
-        self.position = min(known, default=0)
+        position = min(known, default=0)
+        self.expired = self.expired or position < instance.log.first
+        self.position = max(position, instance.log.first)
+
+    def _missing(self) -> list[Bookmark]:
+        """Return the messages that the subscriber needs first: those of holes, or at the low end of holes."""
+        holes = [(p, hole) for p, of_p in self.sequences.holes.items() for hole in of_p]
+        if self.rules.missing == "searched":
+            return [(p, s) for p, hole in holes for s in range(hole.low + 1, hole.high + 1)]
+        return [(p, hole.low) for p, hole in holes] if self.rules.missing == "held back" else []
 
     def read(self, rows: int) -> None:
         """Take up to `rows` rows of the log of the instance."""
         if self.at is None or not self.at.up:
             return
-        for row in self.at.log.rows[self.position : min(self.position + rows, self.at.log.synced)]:
+        log = self.at.log
+        if self.position < log.first:
+            self.position, self.expired = log.first, True
+        for row in log.between(self.position, min(self.position + rows, log.synced)):
             self.position += 1
             if isinstance(row, Linked):
                 self.places.note(row.source, row.place)
             elif isinstance(row, Covered):
-                for log, place in (*row.places, (row.log, row.place)):
-                    self.places.note(log, place)
+                for log_id, place in (*row.places, (row.log, row.place)):
+                    self.places.note(log_id, place)
             elif isinstance(row, After):
                 if self.rules.resume == "places":
                     self.sequences.open(row.publisher, row.after)

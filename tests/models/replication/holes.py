@@ -22,6 +22,8 @@ class SequenceFilter:
     def __init__(self) -> None:
         self.highest: defaultdict[int, int] = defaultdict(int)
         self.holes: defaultdict[int, list[Hole]] = defaultdict(list)
+        self.changed: set[int] = set()
+        """Publishers whose holes changed."""
 
     def in_hole(self, publisher: int, sequence: int) -> bool:
         return any(sequence in hole for hole in self.holes[publisher])
@@ -35,13 +37,19 @@ class SequenceFilter:
         highest = self.highest[publisher]
         if after > highest:
             self.holes[publisher].append(Hole(highest, after))
+            self.changed.add(publisher)
             self.highest[publisher] = after
+
+    def raise_highest(self, publisher: int, sequence: int) -> None:
+        """Enter a sequence, and leave the holes as they are."""
+        self.highest[publisher] = max(self.highest[publisher], sequence)
 
     def enter(self, publisher: int, sequence: int) -> None:
         """Enter a message: it is the highest, or leaves a hole."""
         if sequence > self.highest[publisher]:
             self.highest[publisher] = sequence
             return
+        self.changed.add(publisher)
         self.holes[publisher] = [
             part
             for hole in self.holes[publisher]

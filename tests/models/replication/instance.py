@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 
-from tests.models.replication.holes import SequenceFilter
+from tests.models.replication.fold import Fold
 from tests.models.replication.log import Log, Places
-from tests.models.replication.records import After, Bookmark, Covered, Linked, Row, Started, Stored
+from tests.models.replication.records import After, Bookmark, Covered, Holes, Linked, Row, Started, Stored
 from tests.models.replication.rules import Rules
 
 
@@ -32,7 +33,17 @@ class Instance:
         self.rules = rules
         self.ids = ids
         self.up = True
+        self.replaced = False
+        """It started with an empty data directory."""
+        self.closed = False
+        """It takes no clients, and waits to be replaced."""
         self.log = Log(next(ids))
+        self.summary = Fold(self.log_id)
+        """The fold of removed rows."""
+        self.whole = True
+        """All rows since the first start are in the log."""
+        self.removed: set[Bookmark] = set()
+        """Messages that retention removed."""
         self.repeated: set[Bookmark] = set()
         """Messages that are in the log more than once."""
         self._start()
@@ -53,49 +64,38 @@ class Instance:
         self.sync()
 
     def _fold(self) -> None:
-        self.sequences = SequenceFilter()
-        self.places = Places()
-        """Places of the links to this instance."""
-        self.reached = Places()
-        """Places of all logs."""
-        self.covered: dict[int, Covered] = {}
-        """The newest report of each other log."""
+        self.fold = deepcopy(self.summary)
         self.durable = Places()
         """Places of the links on disk."""
+        for log, place in self.summary.places.each():
+            self.durable.note(log, place)
         self._unsynced: list[Linked] = []
         self.positions: dict[Bookmark, int] = {}
-        for position, row in enumerate(self.log.rows):
+        for position, row in enumerate(self.log.rows, self.log.first):
             self._enter(row, position)
+        self.fold.sequences.changed.clear()
 
     def _enter(self, row: Row, position: int) -> None:
+        self.fold.enter(row)
         if isinstance(row, Linked):
-            self.places.note(row.source, row.place)
             self._unsynced.append(row)
-            self.reached.note(row.source, row.place)
-        elif isinstance(row, Covered):
-            self._cover(row)
-        elif isinstance(row, After):
-            self.sequences.open(row.publisher, row.after)
         elif isinstance(row, Stored):
-            if row.bookmark in self.positions:
+            if row.bookmark in self.positions or row.bookmark in self.removed:
                 self.repeated.add(row.bookmark)
-            self.sequences.enter(row.publisher, row.sequence)
             self.positions[row.bookmark] = position
-
-    def _cover(self, row: Covered) -> None:
-        if row.log == self.log_id:
-            return
-        self.covered[row.log] = row
-        for log, place in (*row.places, (row.log, row.place)):
-            if log != self.log_id:
-                self.reached.note(log, place)
 
     def add(self, row: Row) -> None:
         """Append a row."""
         self._enter(row, self.log.append(row))
 
     def commit(self) -> None:
-        """End a commit."""
+        """End a commit. Its last rows are the open holes of the publishers whose holes changed."""
+        sequences = self.fold.sequences
+        for publisher in sorted(sequences.changed):
+            holes = tuple(sequences.holes[publisher])
+            if self.rules.holes_rows == "changes" or len(holes) > 1:
+                self.add(Holes(publisher, holes))
+        sequences.changed.clear()
         self.log.commit()
 
     def sync(self) -> None:
@@ -108,17 +108,17 @@ class Instance:
     def holds(self, bookmark: Bookmark) -> bool:
         """Return whether a message is on disk."""
         position = self.positions.get(bookmark)
-        return position is not None and position < self.log.synced
+        return bookmark in self.removed or (position is not None and position < self.log.synced)
 
     def knows(self, publisher: int, sequence: int) -> bool:
         """Return whether a message is a duplicate."""
         if self.rules.filter == "highest":
-            return sequence <= self.sequences.highest[publisher]
-        return self.sequences.knows(publisher, sequence)
+            return sequence <= self.fold.sequences.highest[publisher]
+        return self.fold.sequences.knows(publisher, sequence)
 
     def accept(self, publisher: int, sequence: int, connection: Connection) -> None:
         """Take a message of a client."""
-        highest = self.sequences.highest[publisher]
+        highest = self.fold.sequences.highest[publisher]
         if self.rules.filter == "holes" and sequence > highest:
             if self.rules.claim and connection.claim > highest:
                 self.add(After(publisher, connection.claim))
@@ -144,12 +144,39 @@ class Instance:
     def replace(self) -> None:
         """Start with an empty data directory."""
         self.log = Log(next(self.ids))
+        self.summary = Fold(self.log_id)
+        self.whole = True
+        self.replaced = True
+        self.removed.clear()
         self._start()
 
     def report(self) -> None:
         """Report which rows of other logs this log has."""
-        self.add(Covered(next(self.ids), self.log_id, self.log.place(self.log.end), self.reached.each()))
+        place = self.log.place(self.log.end)
+        self.add(Covered(next(self.ids), self.log_id, place, self.fold.reached.each()))
         self.commit()
+
+    def stable(self, members: Iterable[int]) -> int:
+        """Return the position below which all rows are known to be in the logs of all members."""
+        positions = [self.log.synced]
+        for member in members:
+            if member != self.log_id:
+                report = self.fold.covered.get(member)
+                place = dict(report.places).get(self.log_id) if report else None
+                positions.append((self.log.resume(place) or 0) if place else 0)
+        return min(positions)
+
+    def remove(self, first: int) -> set[Bookmark]:
+        """Remove rows before `first`, and return their messages."""
+        removed = set()
+        for row in self.log.remove(first):
+            self.summary.summarise(row)
+            if isinstance(row, Stored):
+                removed.add(row.bookmark)
+                del self.positions[row.bookmark]
+        self.removed |= removed
+        self.whole = self.whole and not removed
+        return removed
 
     def position_of(self, places: Places) -> int | None:
         """Return the position at which the reader with these places continues."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from tests.models.replication.instance import Instance
+from tests.models.replication.records import Bookmark
 from tests.models.replication.rules import Rules
 from tests.models.replication.schedule import Schedule, Setup
 
@@ -14,25 +16,43 @@ FAILURES: Final = ("lost", "untrue", "twice", "missed")
 def judge(schedule: Schedule) -> Counter[str]:
     """Return 1 for each kind of failure of a finished schedule.
 
-    `lost`: a log lacks a message that another log has, or all logs lack a message that must survive.
+    `lost`: a log lacks a message that another log has, or all logs lack a message that must survive,
+    or a publisher waits for ever.
     `untrue`: a message was acknowledged that was not on each disk that its acknowledgement names.
     `twice`: a log has a message twice, or the subscriber got it twice.
     `missed`: the subscriber did not get a message of the logs.
     """
-    logs = [set(instance.positions) for instance in schedule.instances]
-    union = set[tuple[int, int]]().union(*logs)
-    delivered = schedule.subscriber.delivered
+    instances, subscriber = schedule.instances, schedule.subscriber
+    logs = [set(instance.positions) for instance in instances]
+    union = set[Bookmark]().union(*logs)
+    known = union.union(*(instance.removed for instance in instances))
     # An old copy loses messages that only its instance had. Synchronous links give each a second log.
-    must_survive = (
-        schedule.acknowledged if schedule.setup.sync or not schedule.events["copies lost"] else set()
-    )
+    may_lose = schedule.events["copies lost"] and not schedule.setup.sync
+    must_survive = set() if may_lose else schedule.acknowledged
     found: Counter[str] = Counter()
-    found["lost"] = any(log != union for log in logs) or bool(must_survive - union)
+    found["lost"] = bool(schedule.events["stuck"] or must_survive - known) or any(
+        _lacks(schedule, i, union) for i in instances
+    )
     found["untrue"] = schedule.events["untrue"] > 0
-    found["twice"] = any(i.repeated for i in schedule.instances) or max(delivered.values(), default=0) > 1
-    found["missed"] = bool(union - set(delivered))
-    schedule.events["whole logs"] = schedule.subscriber.whole_logs
+    found["twice"] = any(i.repeated for i in instances) or max(subscriber.delivered.values(), default=0) > 1
+    found["missed"] = bool(union - set(subscriber.delivered)) and not subscriber.expired
+    schedule.events["broken"] = any(link.was_broken for link in schedule.links)
+    schedule.events["expired"] = subscriber.expired
     return found
+
+
+def _lacks(schedule: Schedule, instance: Instance, union: set[Bookmark]) -> bool:
+    """Return whether a log lacks a message of another log, or one that was removed elsewhere.
+
+    A new log needs no messages that all its sources removed.
+    """
+    lacking = (
+        (union | schedule.removed.get(instance.log_id, set())) - set(instance.positions) - instance.removed
+    )
+    if instance.replaced:
+        sources = [link.source for link in schedule.links if link.destination is instance]
+        lacking -= set[Bookmark].intersection(*(source.removed for source in sources))
+    return bool(lacking)
 
 
 def failures(seeds: range, rules: Rules, setup: Setup) -> Counter[str]:

@@ -28,16 +28,30 @@ class Link:
         self.sync = sync
         self.topics = topics
         self.cut = False
+        self.broken = False
+        """The source has removed rows that the destination lacks."""
+        self.was_broken = False
 
     def move(self, rows: int) -> None:
         """Take up to `rows` rows, if the link is connected."""
         source, destination = self.source, self.destination
-        if self.cut or not (source.up and destination.up):
+        if not self.connected:
             return
-        before = position = source.position_of(destination.places) or 0
+        known = source.position_of(destination.fold.places)
+        before = position = source.log.first if known is None else known
+        if self.rules.removed_rows == "refused":
+            self.broken = self.broken or position < source.log.first or (known is None and self._forgot())
+            self.was_broken = self.was_broken or self.broken
+        if self.broken:
+            return
+        if known is None and source.log.first:
+            self._begin()
+        before = position = max(position, source.log.first)
         end = source.log.synced if self.rules.send == "synced" else source.log.end
-        sent = source.log.rows[position : min(position + rows, end)]
+        sent = source.log.between(position, min(position + rows, end))
         position += len(sent)
+        if all(isinstance(row, Linked) for row in sent):  # a place for these would be a row without end
+            return
         if self.rules.place == "before":
             self._note(before, position)
             destination.commit()
@@ -47,16 +61,45 @@ class Link:
             self._note(before, position)
         destination.commit()
 
+    @property
+    def connected(self) -> bool:
+        return not self.cut and self.source.up and self.destination.up
+
+    def _forgot(self) -> bool:
+        """Return whether the destination reported rows of the source and has none: an old copy."""
+        report = self.source.fold.covered.get(self.destination.log_id)
+        reported = report is not None and self.source.log_id in dict(report.places)
+        unknown = self.source.position_of(self.destination.fold.reached) is None
+        return self.source.log.first > 0 and reported and unknown
+
+    def _begin(self) -> None:
+        """Open holes for the messages that the source had before its first row."""
+        self.destination.whole = False
+        summary = self.source.summary
+        if self.rules.first_rows == "holes":
+            for publisher, highest in summary.sequences.highest.items():
+                self._take(After(publisher, highest))
+        elif self.rules.first_rows == "after":
+            for publisher, after in summary.after.items():
+                self._take(After(publisher, after))
+
+    def pinned(self) -> int:
+        """Return the position from which the destination needs the rows of the source."""
+        if self.rules.pins == "none" or (self.rules.pins == "connected" and not self.connected):
+            return self.source.log.synced
+        position = self.source.position_of(self.destination.durable)
+        return self.source.log.first if position is None else position
+
     def _note(self, before: int, position: int) -> None:
         source, destination = self.source, self.destination
         reached = source.log.place(position)
-        if position > before or (position and reached != destination.places.newest(source.log_id)):
+        if position > before or (position and reached != destination.fold.places.newest(source.log_id)):
             destination.add(Linked(source.log_id, reached))
 
     def _take(self, row: Row) -> None:
         destination = self.destination
         if isinstance(row, After):
-            above = row.after > destination.sequences.highest[row.publisher]
+            above = row.after > destination.fold.sequences.highest[row.publisher]
             if self.rules.filter == "holes" and self.rules.pass_on_after and above:
                 destination.add(row)
         elif isinstance(row, Covered):
@@ -70,7 +113,7 @@ class Link:
             destination.add(row._replace(path=(*row.path, destination.path_id)))
 
     def _is_newer(self, row: Covered) -> bool:
-        known = self.destination.covered.get(row.log)
+        known = self.destination.fold.covered.get(row.log)
         return row.log != self.destination.log_id and (known is None or row.number > known.number)
 
     def _sends(self, row: Stored) -> bool:
@@ -83,5 +126,5 @@ class Link:
     def has(self, end: int) -> bool:
         """Return whether the destination has all rows below `end` on disk."""
         synced = self.rules.acknowledge != "received"
-        places = self.destination.durable if synced else self.destination.places
+        places = self.destination.durable if synced else self.destination.fold.places
         return (self.source.position_of(places) or 0) >= end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tests.models.replication.records import Place, Row, Started
+from tests.models.replication.records import Linked, Place, Row, Started
 
 
 class Log:
@@ -12,6 +12,8 @@ class Log:
 
     def __init__(self, log_id: int) -> None:
         self.log_id = log_id
+        self.first = 0
+        """The position of the first row. Retention removed all rows before it."""
         self.rows: list[Row] = []
         self.starts: list[Place] = []
         """Each start and the position of its first row."""
@@ -22,7 +24,19 @@ class Log:
 
     @property
     def end(self) -> int:
-        return len(self.rows)
+        return self.first + len(self.rows)
+
+    @property
+    def content_end(self) -> int:
+        """The end of the log without places at its end, which links do not send."""
+        end = self.end
+        while end > self.first and isinstance(self.rows[end - 1 - self.first], Linked):
+            end -= 1
+        return end
+
+    def between(self, position: int, end: int) -> list[Row]:
+        """Return the rows from a position to an end."""
+        return self.rows[position - self.first : max(0, end - self.first)]
 
     def append(self, row: Row) -> int:
         """Append a row and return its position."""
@@ -42,10 +56,18 @@ class Log:
 
     def cut(self, end: int) -> None:
         """Remove the commits that end behind `end`. All others are on disk."""
-        self.commits = [0, *(commit for commit in self.commits[1:] if commit <= end)]
+        self.commits = [self.first, *(commit for commit in self.commits[1:] if commit <= end)]
         self.synced = self.commits[-1]
-        del self.rows[self.synced :]
+        del self.rows[self.synced - self.first :]
         self.starts = [start for start in self.starts if start.position < self.synced]
+
+    def remove(self, first: int) -> list[Row]:
+        """Remove and return the rows before `first`, the end of a commit."""
+        removed = self.between(self.first, first)
+        self.rows = self.between(first, self.end)
+        self.first = first
+        self.commits = [commit for commit in self.commits if commit >= first]
+        return removed
 
     def place(self, position: int) -> Place:
         """Return the place of a position: the start in which the row before it was written."""

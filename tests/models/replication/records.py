@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tests.models.replication.holes import Hole
+
 Bookmark = tuple[int, int]
 """Publisher and sequence."""
 
@@ -40,6 +42,13 @@ class After(NamedTuple):
     after: int
 
 
+class Holes(NamedTuple):
+    """The open holes of a publisher at the end of a commit that changes them."""
+
+    publisher: int
+    holes: tuple[Hole, ...]
+
+
 class Linked(NamedTuple):
     """All rows of the log `source` before `place` are in this log, or are not for this log."""
 
@@ -60,4 +69,4 @@ class Covered(NamedTuple):
     places: tuple[tuple[int, Place], ...]
 
 
-Row = Started | Stored | After | Linked | Covered
+Row = Started | Stored | After | Holes | Linked | Covered

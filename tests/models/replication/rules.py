@@ -40,6 +40,16 @@ class Rules:
     """A message is acknowledged when it is on each disk, taken by each destination, or accepted."""
     duplicates_wait: bool = True
     """A duplicate is acknowledged when the destinations have all rows before it."""
+    pins: Literal["members", "destinations", "connected", "none"] = "members"
+    """Retention keeps the rows that a member of the group lacks, or a destination, or a connected one."""
+    holes_rows: Literal["changes", "splits"] = "changes"
+    """Each commit that changes holes of a publisher ends with all of them, or only if several are open."""
+    first_rows: Literal["holes", "after", "none"] = "holes"
+    """A link that starts behind removed rows opens holes for them, or repeats the last `After` rows."""
+    removed_rows: Literal["refused", "skipped"] = "refused"
+    """A destination whose place is before the first row is refused, or skips rows."""
+    missing: Literal["searched", "held back", "ignored"] = "searched"
+    """A subscriber resumes before messages of its holes, behind the message before, or ignores holes."""
     equal_routes: bool = True
     """All links of an instance pass the same topics."""
 

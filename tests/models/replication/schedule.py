@@ -15,8 +15,8 @@ from tests.models.replication.records import Bookmark
 from tests.models.replication.rules import Rules
 
 STEPS: Final = 350
-QUIET_ROUNDS_MAX: Final = 600
-QUIET_ROUNDS_MIN: Final = 30
+QUIET_ROUNDS_MAX: Final = 300
+QUIET_ROUNDS_MIN: Final = 15
 REPORT_ROUNDS: Final = 4
 
 TOPOLOGIES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
@@ -44,6 +44,8 @@ class Setup:
     """Instances that lose power. Without any, each commit is synced at once."""
     replacements: int = 0
     """Instances that start with an empty data directory under their name."""
+    removals: int = 0
+    """Removals of the oldest rows of a log."""
 
 
 class Schedule:
@@ -61,10 +63,13 @@ class Schedule:
         self.old: list[OldConnection] = []
         self.subscriber = Subscriber(rules)
         self.acknowledged: set[Bookmark] = set()
+        self.removed: dict[int, set[Bookmark]] = {}
+        """By log, messages that retention removed elsewhere while the log lacked them."""
         self.faults = [
             *[self._restore] * setup.restores,
             *[self._crash] * setup.crashes,
             *[self._replace] * setup.replacements,
+            *[self._remove] * setup.removals,
         ]
         self.random.shuffle(self.faults)
         self.events: Counter[str] = Counter()
@@ -85,6 +90,7 @@ class Schedule:
         for _ in range(STEPS):
             self._step(self.random.random())
             self._sync()
+            self._rebuild()
         self._settle()
 
     def _step(self, chance: float) -> None:
@@ -98,12 +104,24 @@ class Schedule:
             self._acknowledge()
         elif chance < 0.65:
             self.subscriber.read(6)
-        elif chance < 0.88:
+        elif chance < 0.84:
             self.random.choice(self.links).move(self.random.randint(1, 8))
         elif chance < 0.90:
-            self._any().report()
+            self._report()
         else:
             self._fault(chance)
+
+    def _report(self) -> None:
+        """Report places. With removals all links work for a time, or no row is ever at all instances."""
+        if not self.setup.removals:
+            self._any().report()
+            return
+        for instance in self.instances:
+            instance.report()
+            instance.sync()
+        for _ in range(2):
+            for link in self.links:
+                link.move(self.random.randint(4, 16))
 
     def _fault(self, chance: float) -> None:
         if chance < 0.93:
@@ -111,8 +129,8 @@ class Schedule:
         elif chance < 0.96:
             self._connect(self.random.choice(self.publishers))
         elif chance < 0.97:
-            self.subscriber.connect(self._any())
-        elif chance < 0.985 and self.faults:
+            self.subscriber.connect(self._open())
+        elif chance < 0.985 + self.setup.removals / 1000 and self.faults:
             self.faults.pop()(self._any())
         else:
             instance = self._any()
@@ -120,6 +138,11 @@ class Schedule:
 
     def _any(self) -> Instance:
         return self.random.choice(self.instances)
+
+    def _open(self, at: Instance | None = None) -> Instance:
+        """Return an instance for a client, another one than `at` if possible."""
+        opened = [instance for instance in self.instances if not instance.closed] or self.instances
+        return self.random.choice([instance for instance in opened if instance is not at] or opened)
 
     def _send(self) -> None:
         for publisher in self.publishers:
@@ -143,7 +166,9 @@ class Schedule:
             if publisher.at is not None:
                 at = publisher.at
                 promised = [at, *(link.destination for link in self.links if link.sync and link.source is at)]
-                self.events["untrue"] += not all(i.holds(b) for i in promised for b in released)
+                self.events["untrue"] += not all(
+                    i.holds(b) or b in at.removed for i in promised for b in released
+                )
 
     def _cut(self, link: Link) -> None:
         for other in self.links:
@@ -153,11 +178,12 @@ class Schedule:
     def _connect(self, publisher: Publisher) -> None:
         if publisher.at is not None and publisher.sending and self.random.random() < 0.5:
             self.old.append(OldConnection(publisher))
-        publisher.connect(self.random.choice([i for i in self.instances if i is not publisher.at]))
+        publisher.connect(self._open(publisher.at))
 
     def _restore(self, instance: Instance) -> None:
         end = instance.log.end
-        instance.restart(self.random.randint(max(1, end - 25), end))
+        oldest = max(instance.log.first, end - (100 if self.setup.removals else 25))
+        instance.restart(self.random.randint(oldest, end))
         self.events["copies lost"] += 1
         self._disconnect(instance)
 
@@ -169,6 +195,28 @@ class Schedule:
         instance.replace()
         self.events["copies lost"] += 1
         self._disconnect(instance)
+
+    def _remove(self, instance: Instance) -> None:
+        pins = [link.pinned() for link in self.links if link.source is instance]
+        if self.rules.pins == "members":
+            pins.append(instance.stable(other.log_id for other in self.instances))
+        ends = [end for end in instance.log.commits if end <= min(instance.log.synced, *pins)]
+        removed = instance.remove(self.random.choice([ends[-1], *ends])) if ends else set()
+        for other in self.instances:
+            self.removed.setdefault(other.log_id, set()).update(b for b in removed if not other.holds(b))
+        self.events["removed"] += len(removed)
+
+    def _rebuild(self) -> None:
+        """Replace destinations that lack removed rows, when their own rows are at all other instances."""
+        for instance in {link.destination for link in self.links if link.broken}:
+            instance.closed = True
+            self._disconnect(instance)
+            outgoing = [link for link in self.links if link.source is instance and not link.broken]
+            if all(link.has(instance.log.content_end) for link in outgoing):
+                self._replace(instance)
+                instance.closed = False
+                for link in self.links:
+                    link.broken = link.broken and link.destination is not instance
 
     def _disconnect(self, instance: Instance) -> None:
         for publisher in self.publishers:
@@ -185,22 +233,29 @@ class Schedule:
             link.cut = False
         for instance in self.instances:
             instance.up = True
+        quiet = 0
         for round_ in range(QUIET_ROUNDS_MAX):
-            for publisher in self.publishers:
-                if publisher.at is None:
-                    self._connect(publisher)
-                publisher.publish()
-            self._send()
-            self._acknowledge()
-            for link in self.links:
-                link.move(60)
-            for instance in self.instances:
-                instance.sync()
-            if round_ % REPORT_ROUNDS == 0:
-                self.instances[round_ // REPORT_ROUNDS % len(self.instances)].report()
-            if self.subscriber.at is None:
-                self.subscriber.connect(self.instances[0])
-            self.subscriber.read(100)
-            if round_ > QUIET_ROUNDS_MIN and all(publisher.finished for publisher in self.publishers):
+            self._settle_round(round_)
+            finished = all(publisher.finished for publisher in self.publishers)
+            quiet = quiet + 1 if finished and not any(link.broken for link in self.links) else 0
+            if quiet > QUIET_ROUNDS_MIN:
                 return
-        raise AssertionError("publishers still hold messages at the end")
+        self.events["stuck"] += 1
+
+    def _settle_round(self, round_: int) -> None:
+        for publisher in self.publishers:
+            if publisher.at is None:
+                self._connect(publisher)
+            publisher.publish()
+        self._send()
+        self._acknowledge()
+        for link in self.links:
+            link.move(60)
+        for instance in self.instances:
+            instance.sync()
+        self._rebuild()
+        if round_ % REPORT_ROUNDS == 0:
+            self.instances[round_ // REPORT_ROUNDS % len(self.instances)].report()
+        if self.subscriber.at is None:
+            self.subscriber.connect(self._open())
+        self.subscriber.read(100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tests.models.replication.rules import DESIGN, HIGHEST, Rules
@@ -26,6 +27,19 @@ def _defect(name: str, rules: Rules, setup: Setup, fails: str, first: int = 0, s
     return Variant(name, rules, setup, frozenset(fails.split()), first, seeds)
 
 
+def _faults(topology: str, sync: bool) -> tuple[tuple[str, Setup], ...]:
+    setup = Setup(topology, sync)
+    lossy = replace(setup, crashes=4)
+    removing = replace(setup, crashes=2, removals=15, messages=30)
+    return (
+        ("", setup),
+        (", power losses, an old copy", replace(lossy, restores=1)),
+        (", power losses, an empty log", replace(lossy, replacements=1)),
+        (", removals, an old copy", replace(removing, restores=1)),
+        (", removals, an empty log", replace(removing, replacements=1)),
+    )
+
+
 ASYNC: Final = Setup()
 SYNC: Final = Setup(sync=True)
 BOOKMARKS: Final = Rules(resume="bookmarks")
@@ -35,6 +49,14 @@ RESTORED_SYNC: Final = Setup(sync=True, restores=2)
 CRASHES: Final = Setup(crashes=4)
 CRASHES_SYNC: Final = Setup(sync=True, crashes=4)
 REPLACED: Final = Setup(replacements=1)
+REMOVALS: Final = Setup(removals=15, messages=30)
+CRASHES_REMOVALS: Final = replace(REMOVALS, crashes=12)
+NEW: Final = replace(REMOVALS, replacements=1)
+NEW_SYNC: Final = replace(NEW, sync=True, crashes=2)
+OLD: Final = replace(REMOVALS, restores=1)
+CHAIN_REMOVALS: Final = replace(NEW, topology="chain")
+DESTINATIONS: Final = Rules(pins="destinations")
+SPLITS: Final = Rules(holes_rows="splits", pins="none", removed_rows="skipped")
 CHAIN: Final = Setup("chain")
 PASSED_OVER: Final = Rules(unknown_log="passed over")
 BY_NAME: Final = Rules(names=False, paths="names")
@@ -45,33 +67,22 @@ VARIANTS: Final = (
     Variant("design, two old copies, asynchronous", DESIGN, RESTORED),
     Variant("design, two old copies, synchronous", DESIGN, RESTORED_SYNC),
     *(
-        Variant(
-            f"design, {topology}, {'synchronous' if sync else 'asynchronous'}", DESIGN, Setup(topology, sync)
-        )
+        Variant(f"design, {topology}, {kind}{faults}", DESIGN, setup, seeds=8)
         for topology in TOPOLOGIES
-        if topology != "mesh"
-        for sync in (False, True)
-    ),
-    *(
-        Variant(
-            f"design, {topology}, {'synchronous' if sync else 'asynchronous'}, {faults}",
-            DESIGN,
-            Setup(
-                topology,
-                sync,
-                crashes=4,
-                restores=faults == "an old copy",
-                replacements=faults != "an old copy",
-            ),
-        )
-        for topology in TOPOLOGIES
-        for sync in (False, True)
-        for faults in ("an old copy", "an empty log")
+        for sync, kind in enumerate(("asynchronous", "synchronous"))
+        for faults, setup in _faults(topology, bool(sync))
     ),
     Variant("no reports, chain", Rules(reports=False), CHAIN),
     _defect("place of an unknown log passed over", PASSED_OVER, ASYNC, "missed", first=40),
     _defect("place of an unknown log passed over, chain", PASSED_OVER, CHAIN, "missed"),
     _defect("unequal topics on two routes", Rules(equal_routes=False), ASYNC, "lost missed"),
+    _defect("no pins", Rules(pins="none"), REMOVALS, "lost"),
+    _defect("pins of connected destinations only", Rules(pins="connected"), REMOVALS, "lost"),
+    _defect("pins of destinations only, chain, an empty log", DESTINATIONS, CHAIN_REMOVALS, "lost"),
+    _defect("`After` rows repeated before the first row", Rules(first_rows="after"), NEW, "lost"),
+    _defect("removed rows skipped, an old copy", Rules(removed_rows="skipped"), OLD, "lost"),
+    _defect("no `Holes` row for the last fill, no pins", SPLITS, CRASHES_REMOVALS, "twice"),
+    _defect("subscriber resumes behind its holes", Rules(missing="held back"), NEW_SYNC, "missed", first=393),
     Variant("rows sent before the sync", Rules(send="accepted"), CRASHES),
     _defect("acknowledged before the sync", Rules(acknowledge="accepted"), CRASHES, "lost untrue"),
     _defect(
@@ -88,7 +99,7 @@ VARIANTS: Final = (
     _defect("highest sequence, bookmarks, synchronous", HIGHEST, SYNC, "missed"),
     _defect("bookmarks, asynchronous", BOOKMARKS, ASYNC, "missed"),
     _defect("bookmarks, synchronous", BOOKMARKS, SYNC, "missed"),
-    _defect("one hop, asynchronous", ONE_HOP, ASYNC, "missed", first=20),
+    _defect("one hop, asynchronous", ONE_HOP, ASYNC, "missed", first=60),
     _defect(
         "places without starts, two old copies", Rules(start_ids=False), RESTORED, "lost missed", seeds=100
     ),
@@ -103,6 +114,6 @@ VARIANTS: Final = (
         Rules(pass_through=False, continuity="logon"),
         ASYNC,
         "lost",
-        first=80,
+        first=1400,
     ),
 )
