@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
+from tests.models.replication.clients import Subscriber
+from tests.models.replication.instance import Connection, Instance
 from tests.models.replication.judge import failures
+from tests.models.replication.link import Link
+from tests.models.replication.rules import Rules
 from tests.models.replication.variants import VARIANTS, Variant
 
 SEEDS_FULL = 3_000
@@ -30,3 +36,28 @@ def test_schedules_with_equal_seeds_are_equal() -> None:
     assert failures(range(20), variant.rules, variant.setup) == failures(
         range(20), variant.rules, variant.setup
     )
+
+
+@pytest.mark.parametrize(("rules", "delivered"), [(Rules(), {1, 2, 3}), (Rules(missing="held back"), {3})])
+def test_subscriber_of_a_new_log_resumes_before_missing_messages(rules: Rules, delivered: set[int]) -> None:
+    ids = count(1)
+    source, other, new = (Instance(name, rules, ids) for name in range(3))
+    connection = Connection(None)
+    other.accept(1, 1, connection)
+    other.accept(1, 2, connection)
+    other.commit()
+    other.sync()
+    Link(other, source, sync=False).move(100)
+    source.accept(1, 3, Connection(2))
+    source.commit()
+    source.report()
+    source.sync()
+    source.remove(source.log.commits[2])  # the first start and the messages of the link
+    Link(source, new, sync=False).move(100)
+    new.sync()
+    subscriber = Subscriber(rules)
+    subscriber.connect(new)
+    subscriber.read(100)
+    subscriber.connect(other)  # by a place that the source reported
+    subscriber.read(100)
+    assert {sequence for _, sequence in subscriber.delivered} == delivered

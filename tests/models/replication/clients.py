@@ -15,14 +15,16 @@ from tests.models.replication.rules import Rules
 class Publisher:
     """A publisher: unacknowledged messages, and the instance that it is connected to."""
 
-    def __init__(self, number: int, messages: int) -> None:
+    def __init__(self, number: int, messages: int, claims: bool = True) -> None:
         self.number = number
+        self.claims = claims
+        """Clients of older versions make no claim."""
         self.messages = messages
         self.next = 1
         self.held: list[int] = []
-        self.acknowledged = 0
+        self.acknowledged: int | None = None
         self.at: Instance | None = None
-        self.connection = Connection(0)
+        self.connection = Connection(None)
         self.sending: list[int] = []
 
     @property
@@ -40,8 +42,16 @@ class Publisher:
     def connect(self, instance: Instance) -> None:
         """Connect to an instance, and send all messages of the store again."""
         self.at = instance
-        self.connection = Connection(self.acknowledged)
+        self.connection = Connection(self.acknowledged if self.claims else None)
         self.sending = list(self.held)
+
+    def lose_store(self) -> None:
+        """Continue with an empty publish store, which starts above all sequences."""
+        self.held.clear()
+        self.acknowledged = None
+        self.next += 3
+        self.messages += 3
+        self.disconnect()
 
     def disconnect(self) -> None:
         self.at = None
@@ -67,7 +77,7 @@ class Publisher:
             return []
         released = [(self.number, sequence) for sequence in self.held if sequence <= connection.taken]
         self.held = [sequence for sequence in self.held if sequence > connection.taken]
-        self.acknowledged = max(self.acknowledged, connection.taken)
+        self.acknowledged = max(self.acknowledged or 0, connection.taken)
         return released
 
 
@@ -145,7 +155,7 @@ class Subscriber:
                 for log_id, place in (*row.places, (row.log, row.place)):
                     self.places.note(log_id, place)
             elif isinstance(row, After):
-                if self.rules.resume == "places":
+                if self.rules.resume == "places" and (row.proven or self.rules.reported_holes == "all"):
                     self.sequences.open(row.publisher, row.after)
             elif isinstance(row, Stored) and not self.sequences.knows(*row.bookmark):
                 self.sequences.enter(*row.bookmark)

@@ -22,12 +22,12 @@ class Fold:
         self.after: dict[int, int] = {}
         """The newest `After` row of each publisher."""
 
-    def enter(self, row: Row) -> None:
+    def enter(self, row: Row, position: int) -> None:
         """Enter a row of the log."""
         if isinstance(row, Stored):
             self.sequences.enter(row.publisher, row.sequence)
         elif isinstance(row, After):
-            self.sequences.open(row.publisher, row.after)
+            self.sequences.open(row.publisher, row.after, row.proven, position)
             self.after[row.publisher] = row.after
         elif isinstance(row, Linked):
             self.places.note(row.source, row.place)
@@ -35,14 +35,14 @@ class Fold:
         elif isinstance(row, Covered):
             self._cover(row)
 
-    def summarise(self, row: Row) -> None:
+    def summarise(self, row: Row, position: int) -> None:
         """Enter a row before its removal. Only control rows are read, and the highest sequences."""
         if isinstance(row, Stored):
             self.sequences.raise_highest(row.publisher, row.sequence)
         elif isinstance(row, Holes):
             self.sequences.holes[row.publisher] = list(row.holes)
         else:
-            self.enter(row)
+            self.enter(row, position)
 
     def _cover(self, row: Covered) -> None:
         if row.log == self.log_id:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from copy import deepcopy
 
 from tests.models.replication.fold import Fold
@@ -14,9 +14,9 @@ from tests.models.replication.rules import Rules
 class Connection:
     """Connection of a publisher to an instance."""
 
-    def __init__(self, claim: int) -> None:
+    def __init__(self, claim: int | None) -> None:
         self.claim = claim
-        """Highest sequence that was acknowledged to the publisher before it connected."""
+        """Highest sequence that was acknowledged to the publisher before it connected, if known."""
         self.last: int | None = None
         """The last sequence that the instance stored."""
         self.taken = 0
@@ -76,7 +76,7 @@ class Instance:
         self.fold.sequences.changed.clear()
 
     def _enter(self, row: Row, position: int) -> None:
-        self.fold.enter(row)
+        self.fold.enter(row, position)
         if isinstance(row, Linked):
             self._unsynced.append(row)
         elif isinstance(row, Stored):
@@ -110,27 +110,37 @@ class Instance:
         position = self.positions.get(bookmark)
         return bookmark in self.removed or (position is not None and position < self.log.synced)
 
-    def knows(self, publisher: int, sequence: int) -> bool:
-        """Return whether a message is a duplicate."""
+    def knows(self, publisher: int, sequence: int, client: bool = False) -> bool:
+        """Return whether a message of a link, or of a client, is a duplicate."""
         if self.rules.filter == "highest":
             return sequence <= self.fold.sequences.highest[publisher]
-        return self.fold.sequences.knows(publisher, sequence)
+        return self.fold.sequences.knows(publisher, sequence, proven=client)
 
     def accept(self, publisher: int, sequence: int, connection: Connection) -> None:
         """Take a message of a client."""
-        highest = self.fold.sequences.highest[publisher]
-        if self.rules.filter == "holes" and sequence > highest:
-            if self.rules.claim and connection.claim > highest:
-                self.add(After(publisher, connection.claim))
-            elif highest and connection.last != highest and self._continues(connection):
-                self.add(After(publisher, highest))
-        if not self.knows(publisher, sequence):
+        if self.rules.filter == "holes" and sequence > self.fold.sequences.highest[publisher]:
+            self._open_holes(publisher, sequence, connection)
+        if not self.knows(publisher, sequence, client=True):
             self.add(Stored(publisher, sequence, (self.path_id,)))
             connection.last = sequence
             connection.end = self.log.end
         connection.taken = max(connection.taken, sequence)
         if self.rules.duplicates_wait:
             connection.end = self.log.end
+
+    def _open_holes(self, publisher: int, sequence: int, connection: Connection) -> None:
+        """Write the `After` rows that precede a message above the highest sequence."""
+        highest = self.fold.sequences.highest[publisher]
+        first = connection.last is None and connection.claim is None and self.rules.unproven != "ignored"
+        if first and self.rules.unproven == "only":
+            self.add(After(publisher, sequence - 1, proven=False))
+            return
+        if connection.claim is not None and self.rules.claim and connection.claim > highest:
+            self.add(After(publisher, connection.claim))
+        elif highest and connection.last != highest and self._continues(connection):
+            self.add(After(publisher, highest))
+        if first and sequence - 1 > highest:
+            self.add(After(publisher, sequence - 1, proven=False))
 
     def _continues(self, connection: Connection) -> bool:
         continuity = self.rules.continuity
@@ -156,12 +166,25 @@ class Instance:
         self.add(Covered(next(self.ids), self.log_id, place, self.fold.reached.each()))
         self.commit()
 
-    def stable(self, members: Iterable[int]) -> int:
-        """Return the position below which all rows are known to be in the logs of all members."""
+    def close_holes(self, members: Iterable[int], sources: Container[int]) -> int:
+        """Close the holes that no member can fill, and return their number."""
+        closed = self.fold.sequences.close(self.stable(members, sources))
+        self.commit()
+        return closed
+
+    def stable(self, members: Iterable[int], sources: Container[int]) -> int:
+        """Return the position below which all members have all rows, and this log all rows of them before.
+
+        The report of a direct source counts when its link has passed it. Over another route it may arrive
+        before rows that only this source still has.
+        """
         positions = [self.log.synced]
         for member in members:
             if member != self.log_id:
                 report = self.fold.covered.get(member)
+                direct = self.rules.reports_count == "direct" and member in sources
+                if report and direct and not self.fold.places.passed(member, report.place):
+                    report = None
                 place = dict(report.places).get(self.log_id) if report else None
                 positions.append((self.log.resume(place) or 0) if place else 0)
         return min(positions)
@@ -169,8 +192,8 @@ class Instance:
     def remove(self, first: int) -> set[Bookmark]:
         """Remove rows before `first`, and return their messages."""
         removed = set()
-        for row in self.log.remove(first):
-            self.summary.summarise(row)
+        for position, row in enumerate(self.log.remove(first), self.log.first):
+            self.summary.summarise(row, position)
             if isinstance(row, Stored):
                 removed.add(row.bookmark)
                 del self.positions[row.bookmark]

@@ -100,6 +100,10 @@ class Places:
         """Return the place of a log that was noted last."""
         return self._newest.get(log)
 
+    def passed(self, log: int, place: Place) -> bool:
+        """Return whether the row at a place is known."""
+        return self._positions[log].get(place.start, 0) > place.position
+
     def each(self) -> tuple[tuple[int, Place], ...]:
         """Return the places that were noted last."""
         return tuple(self._newest.items())

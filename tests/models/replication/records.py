@@ -36,10 +36,11 @@ class Stored(NamedTuple):
 
 
 class After(NamedTuple):
-    """The messages of a publisher up to `after` may exist in other logs."""
+    """The messages of a publisher up to `after` exist in other logs, or may exist there if not proven."""
 
     publisher: int
     after: int
+    proven: bool = True
 
 
 class Holes(NamedTuple):

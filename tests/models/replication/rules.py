@@ -50,6 +50,15 @@ class Rules:
     """A destination whose place is before the first row is refused, or skips rows."""
     missing: Literal["searched", "held back", "ignored"] = "searched"
     """A subscriber resumes before messages of its holes, behind the message before, or ignores holes."""
+    unproven: Literal["also", "only", "ignored"] = "also"
+    """The first message of a connection without a claim opens an unproven hole, after the row of its run,
+    in place of that row, or not at all."""
+    reported_holes: Literal["all", "proven"] = "all"
+    """Subscribers know all holes, or only proven ones."""
+    closing: Literal["members", "destinations", "never"] = "members"
+    """A hole is closed when all members have no message for it, or all destinations."""
+    reports_count: Literal["direct", "any"] = "direct"
+    """A report of a direct source counts when it came over its link, or over any route."""
     equal_routes: bool = True
     """All links of an instance pass the same topics."""
 

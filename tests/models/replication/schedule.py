@@ -44,6 +44,10 @@ class Setup:
     """Instances that lose power. Without any, each commit is synced at once."""
     replacements: int = 0
     """Instances that start with an empty data directory under their name."""
+    lost_stores: int = 0
+    """Publishers that lose their publish store."""
+    older_clients: bool = False
+    """Publishers make no claims."""
     removals: int = 0
     """Removals of the oldest rows of a log."""
 
@@ -59,7 +63,10 @@ class Schedule:
         pairs = TOPOLOGIES[setup.topology]
         self.instances = [Instance(name, rules, self.ids) for name in range(1 + max(map(max, pairs)))]
         self.links = [self._link(a, b) for pair in pairs for a, b in (pair, pair[::-1])]
-        self.publishers = [Publisher(number, setup.messages) for number in range(1, setup.publishers + 1)]
+        self.publishers = [
+            Publisher(number, setup.messages, not setup.older_clients)
+            for number in range(1, setup.publishers + 1)
+        ]
         self.old: list[OldConnection] = []
         self.subscriber = Subscriber(rules)
         self.acknowledged: set[Bookmark] = set()
@@ -70,6 +77,7 @@ class Schedule:
             *[self._crash] * setup.crashes,
             *[self._replace] * setup.replacements,
             *[self._remove] * setup.removals,
+            *[self._lose_store] * setup.lost_stores,
         ]
         self.random.shuffle(self.faults)
         self.events: Counter[str] = Counter()
@@ -112,8 +120,9 @@ class Schedule:
             self._fault(chance)
 
     def _report(self) -> None:
-        """Report places. With removals all links work for a time, or no row is ever at all instances."""
-        if not self.setup.removals:
+        """Report places, and close holes. Some setups need times in which all links work."""
+        self._close_holes(self._any())
+        if not (self.setup.removals or self.setup.lost_stores):
             self._any().report()
             return
         for instance in self.instances:
@@ -199,12 +208,31 @@ class Schedule:
     def _remove(self, instance: Instance) -> None:
         pins = [link.pinned() for link in self.links if link.source is instance]
         if self.rules.pins == "members":
-            pins.append(instance.stable(other.log_id for other in self.instances))
+            pins.append(instance.stable(self._members(), self._sources(instance)))
         ends = [end for end in instance.log.commits if end <= min(instance.log.synced, *pins)]
         removed = instance.remove(self.random.choice([ends[-1], *ends])) if ends else set()
         for other in self.instances:
             self.removed.setdefault(other.log_id, set()).update(b for b in removed if not other.holds(b))
         self.events["removed"] += len(removed)
+
+    def _members(self) -> list[int]:
+        return [instance.log_id for instance in self.instances]
+
+    def _sources(self, instance: Instance) -> list[int]:
+        return [link.source.log_id for link in self.links if link.destination is instance]
+
+    def _lose_store(self, _: Instance) -> None:
+        publisher = self.random.choice(self.publishers)
+        publisher.lose_store()
+
+    def _close_holes(self, instance: Instance) -> None:
+        if self.rules.closing == "members":
+            members = self._members()
+        elif self.rules.closing == "destinations":
+            members = [link.destination.log_id for link in self.links if link.source is instance]
+        else:
+            return
+        self.events["closed"] += instance.close_holes(members, self._sources(instance))
 
     def _rebuild(self) -> None:
         """Replace destinations that lack removed rows, when their own rows are at all other instances."""
@@ -236,7 +264,7 @@ class Schedule:
         quiet = 0
         for round_ in range(QUIET_ROUNDS_MAX):
             self._settle_round(round_)
-            finished = all(publisher.finished for publisher in self.publishers)
+            finished = not self.old and all(publisher.finished for publisher in self.publishers)
             quiet = quiet + 1 if finished and not any(link.broken for link in self.links) else 0
             if quiet > QUIET_ROUNDS_MIN:
                 return

@@ -35,6 +35,8 @@ def _faults(topology: str, sync: bool) -> tuple[tuple[str, Setup], ...]:
         ("", setup),
         (", power losses, an old copy", replace(lossy, restores=1)),
         (", power losses, an empty log", replace(lossy, replacements=1)),
+        (", lost stores", replace(lossy, lost_stores=2, messages=30)),
+        (", older clients", replace(lossy, older_clients=True)),
         (", removals, an old copy", replace(removing, restores=1)),
         (", removals, an empty log", replace(removing, replacements=1)),
     )
@@ -52,11 +54,18 @@ REPLACED: Final = Setup(replacements=1)
 REMOVALS: Final = Setup(removals=15, messages=30)
 CRASHES_REMOVALS: Final = replace(REMOVALS, crashes=12)
 NEW: Final = replace(REMOVALS, replacements=1)
-NEW_SYNC: Final = replace(NEW, sync=True, crashes=2)
+NEW_STORES: Final = replace(NEW, sync=True, lost_stores=2)
 OLD: Final = replace(REMOVALS, restores=1)
 CHAIN_REMOVALS: Final = replace(NEW, topology="chain")
 DESTINATIONS: Final = Rules(pins="destinations")
 SPLITS: Final = Rules(holes_rows="splits", pins="none", removed_rows="skipped")
+LOST_STORES: Final = Setup(lost_stores=3, messages=30)
+STAR_STORES: Final = replace(LOST_STORES, topology="star")
+OLDER: Final = Setup(older_clients=True)
+OLDER_STAR: Final = Setup("star", older_clients=True)
+ONLY_UNPROVEN: Final = Rules(unproven="only", pass_through=False)
+PROVEN: Final = Rules(reported_holes="proven")
+CLOSED_EARLY: Final = Rules(closing="destinations")
 CHAIN: Final = Setup("chain")
 PASSED_OVER: Final = Rules(unknown_log="passed over")
 BY_NAME: Final = Rules(names=False, paths="names")
@@ -74,15 +83,20 @@ VARIANTS: Final = (
     ),
     Variant("no reports, chain", Rules(reports=False), CHAIN),
     _defect("place of an unknown log passed over", PASSED_OVER, ASYNC, "missed", first=40),
-    _defect("place of an unknown log passed over, chain", PASSED_OVER, CHAIN, "missed"),
+    _defect("place of an unknown log passed over, chain", PASSED_OVER, CHAIN, "missed", first=20),
     _defect("unequal topics on two routes", Rules(equal_routes=False), ASYNC, "lost missed"),
+    _defect("unproven holes ignored", Rules(unproven="ignored"), LOST_STORES, "lost missed"),
+    _defect("unproven holes ignored, older clients", Rules(unproven="ignored"), OLDER, "lost missed"),
+    _defect("unproven holes in place of proven ones, one hop", ONLY_UNPROVEN, OLDER_STAR, "lost missed"),
+    _defect("unproven holes not reported to subscribers", PROVEN, LOST_STORES, "missed"),
+    _defect("holes closed when all destinations have them, star", CLOSED_EARLY, STAR_STORES, "lost missed"),
+    _defect("report counts on any route", Rules(reports_count="any"), NEW_STORES, "lost", first=160),
     _defect("no pins", Rules(pins="none"), REMOVALS, "lost"),
     _defect("pins of connected destinations only", Rules(pins="connected"), REMOVALS, "lost"),
-    _defect("pins of destinations only, chain, an empty log", DESTINATIONS, CHAIN_REMOVALS, "lost"),
+    _defect("pins of destinations only, chain, an empty log", DESTINATIONS, CHAIN_REMOVALS, "lost", first=20),
     _defect("`After` rows repeated before the first row", Rules(first_rows="after"), NEW, "lost"),
     _defect("removed rows skipped, an old copy", Rules(removed_rows="skipped"), OLD, "lost"),
     _defect("no `Holes` row for the last fill, no pins", SPLITS, CRASHES_REMOVALS, "twice"),
-    _defect("subscriber resumes behind its holes", Rules(missing="held back"), NEW_SYNC, "missed", first=393),
     Variant("rows sent before the sync", Rules(send="accepted"), CRASHES),
     _defect("acknowledged before the sync", Rules(acknowledge="accepted"), CRASHES, "lost untrue"),
     _defect(
@@ -90,16 +104,16 @@ VARIANTS: Final = (
         Rules(acknowledge="received"),
         CRASHES_SYNC,
         "untrue",
-        first=60,
+        first=80,
     ),
     _defect("duplicate acknowledged from the local end", Rules(duplicates_wait=False), SYNC, "untrue"),
-    _defect("place in a commit before its rows", Rules(place="before"), CRASHES, "lost missed"),
+    _defect("place in a commit before its rows", Rules(place="before"), CRASHES, "lost missed", first=20),
     _defect("no names, paths of instance names, an empty log", BY_NAME, REPLACED, "lost"),
     _defect("highest sequence, bookmarks, asynchronous", HIGHEST, ASYNC, "lost missed"),
     _defect("highest sequence, bookmarks, synchronous", HIGHEST, SYNC, "missed"),
     _defect("bookmarks, asynchronous", BOOKMARKS, ASYNC, "missed"),
     _defect("bookmarks, synchronous", BOOKMARKS, SYNC, "missed"),
-    _defect("one hop, asynchronous", ONE_HOP, ASYNC, "missed", first=60),
+    _defect("one hop, asynchronous", ONE_HOP, ASYNC, "missed", first=140),
     _defect(
         "places without starts, two old copies", Rules(start_ids=False), RESTORED, "lost missed", seeds=100
     ),
@@ -114,6 +128,6 @@ VARIANTS: Final = (
         Rules(pass_through=False, continuity="logon"),
         ASYNC,
         "lost",
-        first=1400,
+        first=340,
     ),
 )
