@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from tests.helpers.sow_model import Expired
 from tests.models.replication.holes import SequenceFilter
 from tests.models.replication.log import Places
-from tests.models.replication.records import After, Covered, Holes, Linked, Row, Stored
+from tests.models.replication.records import After, Copy, Covered, Holes, Linked, Row, Stored
+from tests.models.replication.state import State
 
 
 class Fold:
@@ -19,6 +21,7 @@ class Fold:
         """Places of all logs."""
         self.covered: dict[int, Covered] = {}
         """The newest report of each other log."""
+        self.state = State()
         self.after: dict[int, int] = {}
         """The newest `After` row of each publisher."""
 
@@ -26,6 +29,11 @@ class Fold:
         """Enter a row of the log."""
         if isinstance(row, Stored):
             self.sequences.enter(row.publisher, row.sequence)
+            self.state.enter(row.content, position)
+        elif isinstance(row, Copy):
+            self.state.enter(row.content, position)
+        elif isinstance(row, Expired):
+            self.state.expired.add(row)
         elif isinstance(row, After):
             self.sequences.open(row.publisher, row.after, row.proven, position)
             self.after[row.publisher] = row.after
@@ -39,6 +47,7 @@ class Fold:
         """Enter a row before its removal. Only control rows are read, and the highest sequences."""
         if isinstance(row, Stored):
             self.sequences.raise_highest(row.publisher, row.sequence)
+            self.state.enter(row.content, position)
         elif isinstance(row, Holes):
             self.sequences.holes[row.publisher] = list(row.holes)
         else:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from copy import deepcopy
 
+from tests.helpers.sow_model import Deleted, Published
 from tests.models.replication.fold import Fold
 from tests.models.replication.log import Log, Places
 from tests.models.replication.records import After, Bookmark, Covered, Holes, Linked, Row, Started, Stored
 from tests.models.replication.rules import Rules
+from tests.models.replication.state import Content, is_delete, key_of, log_name
 
 
 class Connection:
@@ -32,6 +34,12 @@ class Instance:
         self.name = name
         self.rules = rules
         self.ids = ids
+        self.members: frozenset[int] = frozenset()
+        """The logs of the group."""
+        self.waiting: set[int] = set()
+        """Sources that must send all their rows before this instance takes clients."""
+        self.clock = 0
+        self.skew = 0
         self.up = True
         self.replaced = False
         """It started with an empty data directory."""
@@ -121,12 +129,46 @@ class Instance:
         if self.rules.filter == "holes" and sequence > self.fold.sequences.highest[publisher]:
             self._open_holes(publisher, sequence, connection)
         if not self.knows(publisher, sequence, client=True):
-            self.add(Stored(publisher, sequence, (self.path_id,)))
+            self.add(Stored(publisher, sequence, (self.path_id,), self._content(publisher, sequence)))
             connection.last = sequence
             connection.end = self.log.end
         connection.taken = max(connection.taken, sequence)
         if self.rules.duplicates_wait:
             connection.end = self.log.end
+
+    def _content(self, publisher: int, sequence: int) -> Content:
+        """Return the content of a message that a client publishes here, with its order stamp."""
+        state, log, key = self.fold.state, log_name(self.log_id), key_of(sequence)
+        stamp = max(self.clock + self.skew, state.stamp + 1)
+        if is_delete(publisher, sequence):
+            return Deleted(publisher, sequence, stamp, log, {key: state.highest(key)})
+        return Published(key, publisher, sequence, stamp, log, {})
+
+    def expire(self) -> None:
+        """Expire all records that are due by the clock of this instance."""
+        for row in self.fold.state.due(self.clock + self.skew):
+            self.add(row)
+        self.commit()
+
+    def forget(self, members: Collection[int], sources: Container[int]) -> None:
+        """Forget candidates that can not change a record of any member."""
+        if self.rules.forget == "at once":
+            self.fold.state.forget(self.log.end, self.fold.state.stamp)
+        elif self.rules.forget == "stable":
+            self.fold.state.forget(self.stable(members, sources), self._stable_stamp(members, sources))
+
+    def _stable_stamp(self, members: Iterable[int], sources: Container[int]) -> int:
+        """Return an order stamp: all messages that arrive for the first time have a higher one."""
+        reports = [self._report(member, sources) for member in members if member != self.log_id]
+        return min((report.stamp if report else 0 for report in reports), default=0)
+
+    def _report(self, member: int, sources: Container[int]) -> Covered | None:
+        """Return the newest report of a member, if all rows before it are here."""
+        report = self.fold.covered.get(member)
+        if report and self.rules.reports_count == "direct" and report.members != self.members:
+            return None  # a member left, and its last messages may still arrive
+        direct = self.rules.reports_count == "direct" and member in sources
+        return None if report and direct and not self.fold.places.passed(member, report.place) else report
 
     def _open_holes(self, publisher: int, sequence: int, connection: Connection) -> None:
         """Write the `After` rows that precede a message above the highest sequence."""
@@ -163,7 +205,9 @@ class Instance:
     def report(self) -> None:
         """Report which rows of other logs this log has."""
         place = self.log.place(self.log.end)
-        self.add(Covered(next(self.ids), self.log_id, place, self.fold.reached.each()))
+        state = self.fold.state
+        reached = self.fold.reached.each()
+        self.add(Covered(next(self.ids), self.log_id, place, reached, self.members, state.stamp))
         self.commit()
 
     def close_holes(self, members: Iterable[int], sources: Container[int]) -> int:
@@ -181,10 +225,7 @@ class Instance:
         positions = [self.log.synced]
         for member in members:
             if member != self.log_id:
-                report = self.fold.covered.get(member)
-                direct = self.rules.reports_count == "direct" and member in sources
-                if report and direct and not self.fold.places.passed(member, report.place):
-                    report = None
+                report = self._report(member, sources)
                 place = dict(report.places).get(self.log_id) if report else None
                 positions.append((self.log.resume(place) or 0) if place else 0)
         return min(positions)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from tests.helpers import sow_model
+from tests.helpers.sow_model import Expired
 from tests.models.replication.instance import Instance
-from tests.models.replication.records import Bookmark
+from tests.models.replication.records import Bookmark, Copy, Stored
 from tests.models.replication.rules import Rules
 from tests.models.replication.schedule import Schedule, Setup
 
-FAILURES: Final = ("lost", "untrue", "twice", "missed")
+FAILURES: Final = ("lost", "untrue", "twice", "missed", "states")
 
 
 def judge(schedule: Schedule) -> Counter[str]:
@@ -20,6 +22,7 @@ def judge(schedule: Schedule) -> Counter[str]:
     or a publisher waits for ever.
     `untrue`: a message was acknowledged that was not on each disk that its acknowledgement names.
     `twice`: a log has a message twice, or the subscriber got it twice.
+    `states`: records of two instances differ, or differ from the oracle.
     `missed`: the subscriber did not get a message of the logs.
     """
     instances, subscriber = schedule.instances, schedule.subscriber
@@ -36,6 +39,7 @@ def judge(schedule: Schedule) -> Counter[str]:
     found["untrue"] = schedule.events["untrue"] > 0
     found["twice"] = any(i.repeated for i in instances) or max(subscriber.delivered.values(), default=0) > 1
     found["missed"] = bool(union - set(subscriber.delivered)) and not subscriber.expired
+    found["states"] = schedule.setup.records and _states_differ(schedule)
     schedule.events["broken"] = any(link.was_broken for link in schedule.links)
     schedule.events["expired"] = subscriber.expired
     return found
@@ -53,6 +57,20 @@ def _lacks(schedule: Schedule, instance: Instance, union: set[Bookmark]) -> bool
         sources = [link.source for link in schedule.links if link.destination is instance]
         lacking -= set[Bookmark].intersection(*(source.removed for source in sources))
     return bool(lacking)
+
+
+def _states_differ(schedule: Schedule) -> bool:
+    """Return whether records differ between instances, or from the oracle over all messages and copies."""
+    instances = schedule.instances
+    states = [instance.fold.state.records() for instance in instances]
+    if any(state != states[0] for state in states):
+        return True
+    if any(len(instance.log.starts) > 1 or instance.replaced or instance.log.first for instance in instances):
+        return False  # messages of lost rows
+    rows = [row for instance in instances for row in instance.log.rows]
+    messages = [row.content for row in rows if isinstance(row, Stored | Copy)]
+    expiries = [row for row in rows if isinstance(row, Expired)]
+    return sow_model.state([*messages, *expiries]) != states[0]
 
 
 def failures(seeds: range, rules: Rules, setup: Setup) -> Counter[str]:

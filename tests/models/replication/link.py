@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.helpers.sow_model import Deleted
 from tests.models.replication.instance import Instance
-from tests.models.replication.records import After, Covered, Linked, Row, Stored
+from tests.models.replication.records import After, Copy, Covered, Linked, Row, Stored
+from tests.models.replication.state import Content
 
 TOPICS: Final = frozenset({0, 1})
 """Topics of the model: even and odd sequences."""
@@ -50,6 +52,8 @@ class Link:
         end = source.log.synced if self.rules.send == "synced" else source.log.end
         sent = source.log.between(position, min(position + rows, end))
         position += len(sent)
+        if position >= source.log.content_end:
+            destination.waiting.discard(source.name)
         if all(isinstance(row, Linked) for row in sent):  # a place for these would be a row without end
             return
         if self.rules.place == "before":
@@ -82,6 +86,9 @@ class Link:
         elif self.rules.first_rows == "after":
             for publisher, after in summary.after.items():
                 self._take(After(publisher, after))
+        if self.rules.first_records == "candidates":
+            for content in summary.state.contents():
+                self._take(Stored(content.publisher, content.sequence, (self.source.path_id,), content))
 
     def pinned(self) -> int:
         """Return the position from which the destination needs the rows of the source."""
@@ -105,12 +112,21 @@ class Link:
         elif isinstance(row, Covered):
             if self.rules.reports and self._is_newer(row):
                 destination.add(row)
-        elif (
-            isinstance(row, Stored)
-            and self._sends(row)
-            and not destination.knows(row.publisher, row.sequence)
-        ):
-            destination.add(row._replace(path=(*row.path, destination.path_id)))
+        elif isinstance(row, Copy):
+            self._take_copy(row.content)
+        elif isinstance(row, Stored) and self._sends(row):
+            if not destination.knows(row.publisher, row.sequence):
+                destination.add(row._replace(path=(*row.path, destination.path_id)))
+            elif destination.path_id not in row.path or self.rules.named_stamps:
+                self._take_copy(row.content)
+
+    def _take_copy(self, content: Content) -> None:
+        """Store a copy of a known message if it counts."""
+        state = self.destination.fold.state
+        if self.rules.copies == "none" or not state.counts(content):
+            return
+        if self.rules.copies == "all" or not (isinstance(content, Deleted) and state.names_more(content)):
+            self.destination.add(Copy(content))
 
     def _is_newer(self, row: Covered) -> bool:
         known = self.destination.fold.covered.get(row.log)

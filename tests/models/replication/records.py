@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tests.helpers.sow_model import Expired
 from tests.models.replication.holes import Hole
+from tests.models.replication.state import Content
 
 Bookmark = tuple[int, int]
 """Publisher and sequence."""
@@ -29,10 +31,17 @@ class Stored(NamedTuple):
     publisher: int
     sequence: int
     path: tuple[int, ...]
+    content: Content
 
     @property
     def bookmark(self) -> Bookmark:
         return self.publisher, self.sequence
+
+
+class Copy(NamedTuple):
+    """A copy of a stored message that counts instead of it."""
+
+    content: Content
 
 
 class After(NamedTuple):
@@ -68,6 +77,10 @@ class Covered(NamedTuple):
     log: int
     place: Place
     places: tuple[tuple[int, Place], ...]
+    members: frozenset[int]
+    """The logs of the group when the report was made."""
+    stamp: int
+    """The highest order stamp of the log. Messages that it accepts later have a higher one."""
 
 
-Row = Started | Stored | After | Holes | Linked | Covered
+Row = Started | Stored | Copy | Expired | After | Holes | Linked | Covered

@@ -59,6 +59,16 @@ class Rules:
     """A hole is closed when all members have no message for it, or all destinations."""
     reports_count: Literal["direct", "any"] = "direct"
     """A report of a direct source counts when it came over its link, or over any route."""
+    copies: Literal["all", "first", "none"] = "all"
+    """The first copy of a message counts, also if it arrives later, and so does a delete that names more."""
+    named_stamps: bool = True
+    """A named message has the order stamp of its copy, so that a copy that counts is asked for."""
+    forget: Literal["stable", "at once", "never"] = "stable"
+    """Candidates that lost are forgotten when all members have them, at once, or never."""
+    first_records: Literal["candidates", "none"] = "candidates"
+    """A link that starts behind removed rows first sends the candidates of these rows, or nothing."""
+    wait_for_sources: bool = True
+    """An instance that lost rows takes no publishes before it has all rows of its sources."""
     equal_routes: bool = True
     """All links of an instance pass the same topics."""
 

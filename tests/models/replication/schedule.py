@@ -18,6 +18,7 @@ STEPS: Final = 350
 QUIET_ROUNDS_MAX: Final = 300
 QUIET_ROUNDS_MIN: Final = 15
 REPORT_ROUNDS: Final = 4
+AFTER_ALL_LIVES: Final = 10_000
 
 TOPOLOGIES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
     "pair": ((0, 1),),
@@ -48,6 +49,8 @@ class Setup:
     """Publishers that lose their publish store."""
     older_clients: bool = False
     """Publishers make no claims."""
+    records: bool = False
+    """Instances expire records, and forget candidates."""
     removals: int = 0
     """Removals of the oldest rows of a log."""
 
@@ -60,8 +63,12 @@ class Schedule:
         self.rules = rules
         self.setup = setup
         self.ids = count(1)
+        skews = Random(seed)
         pairs = TOPOLOGIES[setup.topology]
         self.instances = [Instance(name, rules, self.ids) for name in range(1 + max(map(max, pairs)))]
+        for instance in self.instances:
+            instance.skew = skews.randint(-50, 50)
+        self._name_members()
         self.links = [self._link(a, b) for pair in pairs for a, b in (pair, pair[::-1])]
         self.publishers = [
             Publisher(number, setup.messages, not setup.older_clients)
@@ -96,6 +103,8 @@ class Schedule:
             self._connect(publisher)
         self.subscriber.connect(self._any())
         for _ in range(STEPS):
+            for instance in self.instances:
+                instance.clock += 1
             self._step(self.random.random())
             self._sync()
             self._rebuild()
@@ -122,7 +131,9 @@ class Schedule:
     def _report(self) -> None:
         """Report places, and close holes. Some setups need times in which all links work."""
         self._close_holes(self._any())
-        if not (self.setup.removals or self.setup.lost_stores):
+        if self.setup.records:
+            self._any().expire()
+        if not (self.setup.removals or self.setup.lost_stores or self.setup.records):
             self._any().report()
             return
         for instance in self.instances:
@@ -150,7 +161,9 @@ class Schedule:
 
     def _open(self, at: Instance | None = None) -> Instance:
         """Return an instance for a client, another one than `at` if possible."""
-        opened = [instance for instance in self.instances if not instance.closed] or self.instances
+        opened = [
+            instance for instance in self.instances if not (instance.closed or instance.waiting)
+        ] or self.instances
         return self.random.choice([instance for instance in opened if instance is not at] or opened)
 
     def _send(self) -> None:
@@ -193,6 +206,7 @@ class Schedule:
         end = instance.log.end
         oldest = max(instance.log.first, end - (100 if self.setup.removals else 25))
         instance.restart(self.random.randint(oldest, end))
+        self._wait(instance)
         self.events["copies lost"] += 1
         self._disconnect(instance)
 
@@ -202,6 +216,8 @@ class Schedule:
 
     def _replace(self, instance: Instance) -> None:
         instance.replace()
+        self._name_members()
+        self._wait(instance)
         self.events["copies lost"] += 1
         self._disconnect(instance)
 
@@ -214,6 +230,15 @@ class Schedule:
         for other in self.instances:
             self.removed.setdefault(other.log_id, set()).update(b for b in removed if not other.holds(b))
         self.events["removed"] += len(removed)
+
+    def _wait(self, instance: Instance) -> None:
+        """Let an instance that lost rows wait for its sources, which have higher order stamps."""
+        if self.setup.records and self.rules.wait_for_sources:
+            instance.waiting = {link.source.name for link in self.links if link.destination is instance}
+
+    def _name_members(self) -> None:
+        for instance in self.instances:
+            instance.members = frozenset(self._members())
 
     def _members(self) -> list[int]:
         return [instance.log_id for instance in self.instances]
@@ -232,6 +257,8 @@ class Schedule:
             members = [link.destination.log_id for link in self.links if link.source is instance]
         else:
             return
+        if self.setup.records:
+            instance.forget(members, self._sources(instance))
         self.events["closed"] += instance.close_holes(members, self._sources(instance))
 
     def _rebuild(self) -> None:
@@ -267,8 +294,14 @@ class Schedule:
             finished = not self.old and all(publisher.finished for publisher in self.publishers)
             quiet = quiet + 1 if finished and not any(link.broken for link in self.links) else 0
             if quiet > QUIET_ROUNDS_MIN:
-                return
-        self.events["stuck"] += 1
+                break
+        else:
+            self.events["stuck"] += 1
+        if self.setup.records:
+            for instance in self.instances:
+                instance.clock += AFTER_ALL_LIVES
+                while instance.fold.state.due(instance.clock + instance.skew):
+                    instance.expire()
 
     def _settle_round(self, round_: int) -> None:
         for publisher in self.publishers:

@@ -61,6 +61,14 @@ DESTINATIONS: Final = Rules(pins="destinations")
 SPLITS: Final = Rules(holes_rows="splits", pins="none", removed_rows="skipped")
 LOST_STORES: Final = Setup(lost_stores=3, messages=30)
 STAR_STORES: Final = replace(LOST_STORES, topology="star")
+RECORDS: Final = Setup(records=True, messages=30)
+DELETES: Final = replace(RECORDS, replacements=1)
+NEW_RECORDS: Final = replace(DELETES, removals=15)
+NEW_RECORDS_CHAIN: Final = replace(NEW_RECORDS, topology="chain")
+OLD_RECORDS: Final = replace(RECORDS, topology="chain", restores=1)
+NAMED: Final = Setup("chain", records=True, restores=2)
+NAMES: Final = Rules(named_stamps=False, forget="never")
+AT_ONCE: Final = Rules(wait_for_sources=False)
 OLDER: Final = Setup(older_clients=True)
 OLDER_STAR: Final = Setup("star", older_clients=True)
 ONLY_UNPROVEN: Final = Rules(unproven="only", pass_through=False)
@@ -85,6 +93,22 @@ VARIANTS: Final = (
     _defect("place of an unknown log passed over", PASSED_OVER, ASYNC, "missed", first=40),
     _defect("place of an unknown log passed over, chain", PASSED_OVER, CHAIN, "missed", first=20),
     _defect("unequal topics on two routes", Rules(equal_routes=False), ASYNC, "lost missed"),
+    *(
+        Variant(f"design, {topology}, records", DESIGN, Setup(topology, records=True), seeds=10)
+        for topology in TOPOLOGIES
+    ),
+    Variant("design, mesh, records, removals, an empty log", DESIGN, NEW_RECORDS, seeds=10),
+    Variant("design, chain, records, an old copy", DESIGN, OLD_RECORDS, seeds=10),
+    _defect("copies not stored", Rules(copies="none"), RECORDS, "states"),
+    _defect(
+        "copies of deletes that name more not stored", Rules(copies="first"), DELETES, "states", first=220
+    ),
+    _defect("candidates forgotten at once", Rules(forget="at once"), RECORDS, "states"),
+    _defect(
+        "no candidates of removed rows", Rules(first_records="none"), NEW_RECORDS_CHAIN, "states", first=240
+    ),
+    _defect("an empty log takes publishes at once", AT_ONCE, NEW_RECORDS, "states", first=620),
+    _defect("names without order stamps", NAMES, NAMED, "states", first=1280),
     _defect("unproven holes ignored", Rules(unproven="ignored"), LOST_STORES, "lost missed"),
     _defect("unproven holes ignored, older clients", Rules(unproven="ignored"), OLDER, "lost missed"),
     _defect("unproven holes in place of proven ones, one hop", ONLY_UNPROVEN, OLDER_STAR, "lost missed"),
