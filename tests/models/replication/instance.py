@@ -8,7 +8,18 @@ from copy import deepcopy
 from tests.helpers.sow_model import Deleted, Published
 from tests.models.replication.fold import Fold
 from tests.models.replication.log import Log, Places
-from tests.models.replication.records import After, Bookmark, Covered, Holes, Linked, Row, Started, Stored
+from tests.models.replication.records import (
+    TOPICS,
+    After,
+    Bookmark,
+    Covered,
+    Holes,
+    Linked,
+    Row,
+    Started,
+    Stored,
+    topic_of,
+)
 from tests.models.replication.rules import Rules
 from tests.models.replication.state import Content, is_delete, key_of, log_name
 
@@ -36,6 +47,8 @@ class Instance:
         self.ids = ids
         self.members: frozenset[int] = frozenset()
         """The logs of the group."""
+        self.routed = TOPICS
+        """Topics that links bring."""
         self.waiting: set[int] = set()
         """Sources that must send all their rows before this instance takes clients."""
         self.clock = 0
@@ -128,13 +141,19 @@ class Instance:
         """Take a message of a client."""
         if self.rules.filter == "holes" and sequence > self.fold.sequences.highest[publisher]:
             self._open_holes(publisher, sequence, connection)
-        if not self.knows(publisher, sequence, client=True):
+        if not self.knows(publisher, sequence, client=True) or self._is_unrouted(publisher, sequence):
             self.add(Stored(publisher, sequence, (self.path_id,), self._content(publisher, sequence)))
             connection.last = sequence
             connection.end = self.log.end
         connection.taken = max(connection.taken, sequence)
         if self.rules.duplicates_wait:
             connection.end = self.log.end
+
+    def _is_unrouted(self, publisher: int, sequence: int) -> bool:
+        """Return whether no link brings the topic of a message, and the log does not have the message."""
+        if self.rules.unrouted == "filtered" or topic_of(sequence) in self.routed:
+            return False
+        return (publisher, sequence) not in self.positions and (publisher, sequence) not in self.removed
 
     def _content(self, publisher: int, sequence: int) -> Content:
         """Return the content of a message that a client publishes here, with its order stamp."""

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from tests.helpers.sow_model import Deleted
 from tests.models.replication.instance import Instance
-from tests.models.replication.records import After, Copy, Covered, Linked, Row, Stored
+from tests.models.replication.records import TOPICS, After, Copy, Covered, Linked, Row, Stored, topic_of
 from tests.models.replication.state import Content
-
-TOPICS: Final = frozenset({0, 1})
-"""Topics of the model: even and odd sequences."""
-
-
-def topic_of(sequence: int) -> int:
-    """Return the topic of a message."""
-    return sequence % 2
 
 
 class Link:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tests.helpers.sow_model import Expired
 from tests.models.replication.holes import Hole
@@ -10,6 +10,15 @@ from tests.models.replication.state import Content
 
 Bookmark = tuple[int, int]
 """Publisher and sequence."""
+
+
+TOPICS: Final = frozenset({0, 1})
+"""Topics of the model: even and odd sequences."""
+
+
+def topic_of(sequence: int) -> int:
+    """Return the topic of a message."""
+    return sequence % 2
 
 
 class Place(NamedTuple):

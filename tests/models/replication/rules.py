@@ -69,6 +69,8 @@ class Rules:
     """A link that starts behind removed rows first sends the candidates of these rows, or nothing."""
     wait_for_sources: bool = True
     """An instance that lost rows takes no publishes before it has all rows of its sources."""
+    unrouted: Literal["looked up", "filtered"] = "looked up"
+    """A client's message on a topic that no link brings is looked up in the log, or filtered by sequence."""
     equal_routes: bool = True
     """All links of an instance pass the same topics."""
 

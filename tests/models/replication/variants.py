@@ -69,6 +69,7 @@ OLD_RECORDS: Final = replace(RECORDS, topology="chain", restores=1)
 NAMED: Final = Setup("chain", records=True, restores=2)
 NAMES: Final = Rules(named_stamps=False, forget="never")
 AT_ONCE: Final = Rules(wait_for_sources=False)
+PARTIAL: Final = Setup(partial=True)
 OLDER: Final = Setup(older_clients=True)
 OLDER_STAR: Final = Setup("star", older_clients=True)
 ONLY_UNPROVEN: Final = Rules(unproven="only", pass_through=False)
@@ -109,6 +110,10 @@ VARIANTS: Final = (
     ),
     _defect("an empty log takes publishes at once", AT_ONCE, NEW_RECORDS, "states", first=620),
     _defect("names without order stamps", NAMES, NAMED, "states", first=1280),
+    Variant("design, one of two topics on links", DESIGN, PARTIAL),
+    _defect(
+        "resent messages of other topics filtered", Rules(unrouted="filtered"), Setup(partial=True), "untrue"
+    ),
     _defect("unproven holes ignored", Rules(unproven="ignored"), LOST_STORES, "lost missed"),
     _defect("unproven holes ignored, older clients", Rules(unproven="ignored"), OLDER, "lost missed"),
     _defect("unproven holes in place of proven ones, one hop", ONLY_UNPROVEN, OLDER_STAR, "lost missed"),
