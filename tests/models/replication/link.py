@@ -44,8 +44,8 @@ class Link:
         position += len(sent)
         if position >= source.log.content_end:
             destination.waiting.discard(source.name)
-        if all(isinstance(row, Linked) for row in sent):  # a place for these would be a row without end
-            return
+        if position >= end and all(isinstance(row, Linked) for row in sent):
+            return  # a place for these rows would be answered by a place, without end
         if self.rules.place == "before":
             self._note(before, position)
             destination.commit()

@@ -106,7 +106,7 @@ VARIANTS: Final = (
     ),
     _defect("candidates forgotten at once", Rules(forget="at once"), RECORDS, "states"),
     _defect(
-        "no candidates of removed rows", Rules(first_records="none"), NEW_RECORDS_CHAIN, "states", first=240
+        "no candidates of removed rows", Rules(first_records="none"), NEW_RECORDS_CHAIN, "states", first=220
     ),
     _defect("an empty log takes publishes at once", AT_ONCE, NEW_RECORDS, "states", first=620),
     _defect("names without order stamps", NAMES, NAMED, "states", first=1280),
