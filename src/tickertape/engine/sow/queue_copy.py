@@ -1,7 +1,8 @@
 """Queue copy: the available messages of one queue at one time, as records of a query.
 
 Invariants:
-- The copy has messages that were available at its start, also those that are consumed meanwhile.
+- The copy has the messages below `considered` that were available at its start, also those that are consumed
+  meanwhile.
 - Until the copy is over, `oldest_needed` keeps its messages in the log.
 - All copies of a query together have at most `queue_query_bytes_max`. Above it the query ends.
 """
@@ -32,6 +33,8 @@ from tickertape.engine.sow.state.labels import labels_of
 from tickertape.engine.sow.state.records import PublisherNumbers, RecordRows, RecordTable
 
 _NUMBER: Final = np.dtype("<u4")
+_END: Final = 1 << 63
+"""Above all positions."""
 
 
 class CopyMemory:
@@ -71,6 +74,7 @@ class QueueCopy:
     ) -> None:
         self._left: BitMap64 = queue.state.ready.copy()
         """Messages to read."""
+        self._left.remove_range(queue.considered, _END)  # the last commit may have entered in part
         self.record_count = len(self._left)
         """Available messages."""
         self.uncopied = 0

@@ -12,9 +12,13 @@ from tests.helpers.queue_queries import BIG, QueueQueryWorld, big_body, queue_wo
 from tests.helpers.sow_peer import Result, SowPeer
 from tests.simulation.engine_peer import Peer
 from tickertape.engine.limits import queue_frame_messages_max
+from tickertape.engine.queues import worker
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import queue_copy
 from tickertape.wire.commands import Ack, Unsubscribe
+
+STOCK = SowDefinition("stock", key=("/id",))
 
 
 def _consume(world: QueueQueryWorld, count: int) -> Peer:
@@ -72,6 +76,35 @@ def test_result_has_all_messages_that_were_persisted_at_the_request() -> None:
         assert behind, "the last queue has not read the log yet"
         world.settle()
         assert [len(peer.results[name].records) for name in names] == [count] * 12
+
+
+@pytest.mark.behaviour(49)
+@pytest.mark.parametrize("steps", range(4))
+def test_result_has_no_messages_beyond_the_position_of_the_queue(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr(worker, "queue_step_messages_max", 1)
+    world = QueueQueryWorld(QueueDefinition("work", underlying="jobs", filter="/id >= 0"), sow=[STOCK])
+    publisher, peer = world.connect("publisher"), world.reader()
+    world.settle()
+    for _ in range(2):
+        publisher.publish("jobs", [big_body(number) for number in range(100)])
+        while world.jobs:
+            world.run_job()
+    for _ in range(steps):
+        world.work()
+    queries = {"work": "work", "all": "^"}
+    for name, topic in queries.items():
+        peer.query(name, topic, credit=1 << 24, top_n=0)
+    publisher.publish("jobs", [big_body(number) for number in range(100)])
+    while world.jobs:
+        world.run_job()
+    world.settle()
+    for name in queries:
+        result = peer.results[name]
+        assert result.end is not None
+        before = [at for at in world.positions() if at < result.groups[-1].position]
+        assert result.end.topic_matches == len(before)
 
 
 def test_query_pins_the_log_until_all_messages_are_copied() -> None:
