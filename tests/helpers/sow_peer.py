@@ -33,6 +33,8 @@ class Found(NamedTuple):
     topic: str
     body: bytes
     key: str | None
+    queue: str
+    """Name of the queue. Empty for a record of a SOW topic."""
     label: str | None = None
     """Correlation id."""
 
@@ -128,8 +130,8 @@ class SowPeer(Peer):
         result.frames.append(batch.count)
         for i, message in enumerate(batch):
             publisher, sequence = int(marks.publishers[i]), int(marks.sequences[i])
-            label = message.correlation_id
-            found = Found(publisher, sequence, message.topic, message.data, batch.key(i), label)
+            key, queue, label = batch.key(i), command.queue, message.correlation_id
+            found = Found(publisher, sequence, message.topic, message.data, key, queue, label)
             result.records.append(found)
 
 

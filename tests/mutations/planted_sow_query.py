@@ -154,6 +154,19 @@ SOW_QUERY_MUTATIONS: Final = (
         promise="R14",
     ),
     _of_queue(
+        "a query of a queue has a part of a commit that is beyond its position",
+        "sow/queue_copy",
+        "        self._left.remove_range(queue.considered, _END)",
+        "        self._left.remove_range(_END, _END)",
+    ),
+    _of_queue(
+        "a message of several queues is in any order, so parts of a result repeat it",
+        "sow/query/runs",
+        "order = np.lexsort((numbers, positions))",
+        "order = np.lexsort((positions ^ numbers, positions))",
+        "test_queue_patterns.py",
+    ),
+    _of_queue(
         "a query of a queue starts before messages that were persisted at the request",
         "queues/registry",
         "if queue.considered >= waiter.needed or worker.failure is not None:",

@@ -138,6 +138,23 @@ def test_terms_of_a_pattern_need_not_fit_each_message_type(
         assert _refused(world, peer, "q-binary", **{name: value})[0] == code
 
 
+@pytest.mark.parametrize("order_by", ["", "/id"])
+def test_parts_of_a_pattern_have_each_message_of_each_queue_once(order_by: str) -> None:
+    names = ("q-a", "q-b", "q-c")
+    world = QueueQueryWorld(*(QueueDefinition(name, underlying="jobs") for name in names))
+    publisher, peer = world.connect("publisher"), world.reader()
+    for number in range(40):
+        publisher.publish("jobs", [b'{"id": %d}' % number])
+    world.settle()
+    found = []
+    for skip_n in range(0, 120, 7):
+        peer.query("q", "^q-", credit=1 << 20, order_by=order_by, top_n=7, skip_n=skip_n)
+        world.settle()
+        found += [(record.queue, record.body) for record in peer.results["q"].records]
+    assert sorted(found) == sorted((name, b'{"id": %d}' % number) for name in names for number in range(40))
+    assert found[:3] == [(name, b'{"id": 0}') for name in names], "in the order of the configuration"
+
+
 # -- waits --------------------------------------------------------------------------------------------
 
 

@@ -159,7 +159,7 @@ class _SortedRuns(ABC, Generic[Keys, Key]):
 
     @abstractmethod
     def _count_through(self, keys: Keys, bound: Key) -> int:
-        """Return the number of sorted keys up to `bound`, at most a block."""
+        """Return the number of sorted keys up to `bound`, at most a block, and equal ones behind it."""
 
     @abstractmethod
     def _key(self, keys: Keys, at: int) -> Key:
@@ -179,7 +179,9 @@ class _SortedRuns(ABC, Generic[Keys, Key]):
 
 
 class PositionRuns(_SortedRuns[Int64s, int]):
-    """Rows by their positions in the log: arrays of shape (n, 2) with position and number."""
+    """Rows by their positions in the log: arrays of shape (n, 2) with position and number.
+
+    Equal positions, of one message in several queues, are in the order of their numbers."""
 
     def __init__(self, limit: int | None = None, rows_max: int = query_run_rows_max) -> None:
         super().__init__(rows_max, limit)
@@ -213,11 +215,14 @@ class PositionRuns(_SortedRuns[Int64s, int]):
         positions, numbers = keys[:, 0], keys[:, 1]
         if (positions[1:] > positions[:-1]).all():
             return keys
-        order = positions.argsort()
-        return _pairs(positions[order], numbers[order])
+        order = positions.argsort(kind="stable")
+        rising = positions[order]
+        if (rising[1:] == rising[:-1]).any():
+            order = np.lexsort((numbers, positions))
+        return _pairs(rising, numbers[order])
 
     def _count_through(self, keys: Int64s, bound: int) -> int:
-        return int(keys[: self._block_rows, 0].searchsorted(bound, "right"))
+        return int(keys[:, 0].searchsorted(bound, "right"))
 
     def _key(self, keys: Int64s, at: int) -> int:
         return int(keys[at, 0])
