@@ -155,9 +155,15 @@ SOW_QUERY_MUTATIONS: Final = (
     ),
     _of_queue(
         "a query of a queue has a part of a commit that is beyond its position",
-        "sow/queue_copy",
-        "        self._left.remove_range(queue.considered, _END)",
-        "        self._left.remove_range(_END, _END)",
+        "queues/state/queue",
+        "        ready.remove_range(self.considered, _END)",
+        "        ready.remove_range(_END, _END)",
+    ),
+    _of_queue(
+        "a query of a queue returns messages that are too old",
+        "queues/state/queue",
+        "            ready -= self.expiry.overdue(ready, wall)",
+        "            ready -= BitMap64()",
     ),
     _of_queue(
         "a message of several queues is in any order, so parts of a result repeat it",

@@ -45,6 +45,7 @@ class QueueBrowser(Feed):
         """Messages that passed the filter and are not sent yet."""
         self._reader = MessageReader(access, None, self)
         self._outbox = access.outbox
+        self._clock = access.clock
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -73,7 +74,7 @@ class QueueBrowser(Feed):
         if self._left is None:
             if not self.may_begin:
                 return False
-            self._left = self.queue.state.ready.copy()
+            self._left = self.queue.available(self._clock.wall)
             self.end = int(self._left.max()) + 1 if self._left else 0
         if not self._left:
             return False

@@ -1,8 +1,7 @@
 """Queue copy: the available messages of one queue at one time, as records of a query.
 
 Invariants:
-- The copy has the messages below `considered` that were available at its start, also those that are consumed
-  meanwhile.
+- The copy has messages that were available at its start, also those that are consumed meanwhile.
 - Until the copy is over, `oldest_needed` keeps its messages in the log.
 - All copies of a query together have at most `queue_query_bytes_max`. Above it the query ends.
 """
@@ -24,7 +23,6 @@ from tickertape.engine.limits import (
 )
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.message_reader import Fetched, MessageReader
-from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.sow.query.record_copy import FoundRecords
 from tickertape.engine.sow.query.record_topics import topic_key
@@ -33,8 +31,6 @@ from tickertape.engine.sow.state.labels import labels_of
 from tickertape.engine.sow.state.records import PublisherNumbers, RecordRows, RecordTable
 
 _NUMBER: Final = np.dtype("<u4")
-_END: Final = 1 << 63
-"""Above all positions."""
 
 
 class CopyMemory:
@@ -57,7 +53,7 @@ class CopyMemory:
 
 
 class QueueCopy:
-    """Copy of the available messages of one queue that pass a filter, with their bodies in blocks of its own.
+    """Copy of the messages `available` of one queue that pass a filter. It has blocks for their bodies.
 
     With a `limit` it has only that number of the first ones, and counts the others. Call `start`, then `step`
     until `over`. While `waiting`, a step does nothing. Then take the messages from `pieces`. `close` may be
@@ -66,15 +62,14 @@ class QueueCopy:
 
     def __init__(
         self,
-        queue: FeedQueue,
+        available: BitMap64,
         reader: MessageReader,
         content: ContentFilter | None,
         memory: CopyMemory,
         limit: int | None = None,
     ) -> None:
-        self._left: BitMap64 = queue.state.ready.copy()
+        self._left = available
         """Messages to read."""
-        self._left.remove_range(queue.considered, _END)  # the last commit may have entered in part
         self.record_count = len(self._left)
         """Available messages."""
         self.uncopied = 0

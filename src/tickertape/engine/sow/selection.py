@@ -155,9 +155,9 @@ class QueueGroup:
     def open(self, limit: int | None, holder: object, memory: CopyMemory) -> None:
         """Take the messages that are available now. The result needs the first `limit` of them. `holder`
         resumes after each read of the log."""
-        queue, reader = self.queue, self._queues.reader(holder)
-        self.position = queue.considered
-        self.copy = QueueCopy(queue, reader, self.content, memory, limit)
+        available, reader = self._queues.available(self._worker), self._queues.reader(holder)
+        self.position = self.queue.considered
+        self.copy = QueueCopy(available, reader, self.content, memory, limit)
 
     def source(self, _keys: SelectedKeys, order: SortOrder | None) -> QuerySource:
         """Return the messages that a query selects. Call it after `open`. Messages of queues have no keys."""

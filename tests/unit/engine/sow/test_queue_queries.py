@@ -13,6 +13,8 @@ from tests.helpers.sow_peer import Result, SowPeer
 from tests.simulation.engine_peer import Peer
 from tickertape.engine.limits import queue_frame_messages_max
 from tickertape.engine.queues import worker
+from tickertape.engine.queues.browser import QueueBrowser
+from tickertape.engine.queues.state import queue
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import queue_copy
@@ -105,6 +107,33 @@ def test_result_has_no_messages_beyond_the_position_of_the_queue(
         assert result.end is not None
         before = [at for at in world.positions() if at < result.groups[-1].position]
         assert result.end.topic_matches == len(before)
+
+
+@pytest.mark.behaviour(49)
+def test_result_has_no_messages_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "queue_step_outcomes_max", 2)
+    world = QueueQueryWorld(QueueDefinition("work", underlying="jobs", expiration=5.0))
+    publisher, peer = world.connect("publisher"), world.reader()
+    publisher.publish("jobs", [b"%d" % number for number in range(10)])
+    world.settle()
+    world.wake(4.0)
+    publisher.publish("jobs", [b"10"])
+    world.settle()
+    world.wake(2.0)
+    assert len(world.queue("work").state.ready) > 1, "they expire in steps"
+    peer.query("q", "work", credit=1 << 20)
+    browsing = world.connect("browsing")
+    browsing.subscribe("b", "work", options="browse", credit=1 << 20)
+    (browser,) = world.broker.queues._feeds[browsing.conn]
+    assert isinstance(browser, QueueBrowser)
+    while not (peer.results["q"].records and browsing.heard["b"]):
+        world.broker.services.records.step()
+        world.broker.queues._step_browser(browser)
+        world.collect()
+    assert peer.results["q"].bodies == [b"10"]
+    assert [heard.body for heard in browsing.heard["b"]] == [b"10"]
+    world.settle()
+    assert world.ready("work") == [b"10"]
 
 
 def test_query_pins_the_log_until_all_messages_are_copied() -> None:
@@ -232,7 +261,8 @@ def test_copy_takes_bounded_steps_and_keeps_the_state_at_the_start() -> None:
     publisher.publish("jobs", [b"%d" % number for number in range(3_000)])
     world.settle()
     reader, memory = world.broker.queues.reader(None), queue_copy.CopyMemory()
-    copy = queue_copy.QueueCopy(world.queue("work"), reader, None, memory).start(with_keys=False)
+    available = world.queue("work").available(world.wall)
+    copy = queue_copy.QueueCopy(available, reader, None, memory).start(with_keys=False)
     sizes: list[int] = []
     while not copy.over:
         if len(sizes) == 1:

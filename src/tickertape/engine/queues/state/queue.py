@@ -6,7 +6,7 @@ writes the outcome to the log.
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from pyroaring import BitMap64
@@ -22,6 +22,9 @@ from tickertape.engine.queues.state.leases import Lease, LeaseTable
 from tickertape.engine.queues.state.messages import QueueMessages
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, Reason, bitmap_of, ranges_of
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+
+_END: Final = 1 << 63
+"""Above all positions."""
 
 
 class QueueHolder(Protocol):
@@ -147,6 +150,17 @@ class Queue(Generic[H]):
         """Return how many more messages may be unacknowledged. None: any number."""
         limit = self.definition.max_backlog
         return None if limit is None else max(limit - self.leases.count, 0)
+
+    def available(self, wall: int) -> BitMap64:
+        """Return the ready messages, in a set of its own.
+
+        It has no messages that are too old, which expire in later steps, and none from `considered` on,
+        because the last commit may have entered in part."""
+        ready = self.state.ready.copy()
+        ready.remove_range(self.considered, _END)
+        if self.expiry.active:
+            ready -= self.expiry.overdue(ready, wall)
+        return ready
 
     # -- decisions --------------------------------------------------------------------------------------
 
