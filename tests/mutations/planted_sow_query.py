@@ -188,7 +188,7 @@ SOW_QUERY_MUTATIONS: Final = (
     _of_queue(
         "a query of a queue waits for the fold of SOW topics",
         "sow/queries",
-        "elif feed.queues and not feed.needs_fold:",
+        "elif not feed.needs_fold:",
         "elif False:",
         "test_queue_patterns.py",
     ),

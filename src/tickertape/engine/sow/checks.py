@@ -134,10 +134,11 @@ def _sources(
         return _Sources([found], [])
     asked = compiler.compile(name, None, None, session.subscriber)
     workers = _queues(session, command, asked, queues)
-    if not (states or workers):
+    records_only = bool(command.follow or command.keys or command.canonical)
+    if not states and (records_only or not queues):
         raise BadTopic(
-            f"Cannot query records of {shown(name)}: this server has no SOW topic, and no queue of this "
-            "name or pattern. Configure one in a [[sow]] section."
+            f"Cannot query records of {shown(name)}: this server has no SOW topic. Configure one in a "
+            "[[sow]] section."
         )
     if asked.topic_name is None:
         return _Sources([topic for topic in states.topics if asked.covers(topic.name)], workers)

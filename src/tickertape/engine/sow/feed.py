@@ -122,8 +122,8 @@ class SowFeed(Feed):
 
     @property
     def needs_fold(self) -> bool:
-        """Whether its start waits for the fold: it covers a SOW topic, or nothing."""
-        return len(self.queues) < len(self.groups) or not self.groups
+        """Whether its start waits for the fold: it covers a SOW topic."""
+        return len(self.queues) < len(self.groups)
 
     @property
     def oldest_needed(self) -> int | None:

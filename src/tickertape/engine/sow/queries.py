@@ -158,7 +158,7 @@ class RecordQueries:
         feed.prepare(self._state_memory)
         if not feed.prepared:
             self._run(feed)
-        elif feed.queues and not feed.needs_fold:
+        elif not feed.needs_fold:
             self._begin(feed)
         else:
             self._early[feed] = None
@@ -193,7 +193,7 @@ class RecordQueries:
             self._wake_early()
 
     def _begin(self, feed: SowFeed) -> None:
-        """Begin a query of queues only, which does not wait for the fold."""
+        """Begin a query of queues only, or of nothing, which does not wait for the fold."""
         try:
             feed.begin(self._fold, self._log, self._memory)
         except TickertapeError as error:

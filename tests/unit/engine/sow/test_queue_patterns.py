@@ -69,6 +69,24 @@ def test_pattern_of_stopped_queues_only_is_empty() -> None:
     assert result.ended.code == ""
 
 
+def test_pattern_without_a_match_is_empty_also_on_a_server_without_sow_topics() -> None:
+    world = QueueQueryWorld(QueueDefinition("work", underlying="jobs"))
+    world.connect("publisher").publish("jobs", [b"1"])
+    peer = world.reader()
+    world.settle()
+    peer.query("q", "^other", credit=1 << 20)
+    world.settle()
+    result = peer.results["q"]
+    assert (result.groups, result.records) == ([], [])
+    assert result.ended is not None
+    assert result.ended.code == ""
+    text = (
+        "Cannot query records of '^work': this server has no SOW topic. Configure one in a [[sow]] section."
+    )
+    assert _refused(world, peer, "^work", follow=True) == ("bad_topic", text)
+    assert _refused(world, peer, "^work", keys=("AAAAAAAAAAAAAAAAAAAAAA",)) == ("bad_topic", text)
+
+
 @pytest.mark.parametrize(("topic", "code"), [("q11", "journal_corrupt"), ("^q", "")])
 def test_queue_that_stops_before_the_start_ends_only_a_query_by_name(topic: str, code: str) -> None:
     names = [f"q{number}" for number in range(12)]
