@@ -156,8 +156,14 @@ SOW_QUERY_MUTATIONS: Final = (
     _of_queue(
         "a query of a queue has a part of a commit that is beyond its position",
         "queues/state/queue",
-        "        ready.remove_range(self.considered, _END)",
+        "        ready.remove_range(end, _END)",
         "        ready.remove_range(_END, _END)",
+    ),
+    _of_queue(
+        "a query of a queue ends in the middle of a later transaction",
+        "sow/feed",
+        "self._selection.begin(self.position, self.needed, self)",
+        "self._selection.begin(self.position, self.queues[0].queue.considered if self.queues else 0, self)",
     ),
     _of_queue(
         "a query of a queue returns messages that are too old",

@@ -234,8 +234,8 @@ def _queries(counts: Counter[str], *, stepwise: bool) -> Iterator[None]:
     steps of as many."""
     begin, undo, work = QuerySelection.begin, RecordCopy._undo, EngineDriver._work
 
-    def begun(selection: QuerySelection, position: int, holder: object) -> list[GroupQuery]:
-        queries = begin(selection, position, holder)
+    def begun(selection: QuerySelection, position: int, end: int, holder: object) -> list[GroupQuery]:
+        queries = begin(selection, position, end, holder)
         few = sum(isinstance(one.query, FewRecords) for one in queries)
         counts["queries of few records"] += few
         counts["queries copied in steps"] += len(queries) - few

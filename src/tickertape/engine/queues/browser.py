@@ -74,7 +74,7 @@ class QueueBrowser(Feed):
         if self._left is None:
             if not self.may_begin:
                 return False
-            self._left = self.queue.available(self._clock.wall)
+            self._left = self.queue.available(self._persisted, self._clock.wall)
             self.end = int(self._left.max()) + 1 if self._left else 0
         if not self._left:
             return False

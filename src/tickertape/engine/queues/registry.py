@@ -217,9 +217,9 @@ class QueueRegistry:
             self._early.setdefault(browsing.topic, {})[browsing] = None
         return browsing
 
-    def available(self, worker: QueueWorker) -> BitMap64:
-        """Return the positions of the messages of a queue that a query copies now."""
-        return worker.queue.available(self._clock.wall)
+    def available(self, worker: QueueWorker, end: int) -> BitMap64:
+        """Return the positions of the messages of a queue that a query copies now. See `Queue.available`."""
+        return worker.queue.available(end, self._clock.wall)
 
     def reader(self, holder: object) -> MessageReader:
         """Return a reader of messages of queues for a query."""

@@ -163,7 +163,7 @@ class SowFeed(Feed):
             self._leave_out_stopped()
         self.position = fold.folded
         self._as_of = "0" if fold.last is None else str(fold.last)
-        self._queries = self._selection.begin(self.position, self)
+        self._queries = self._selection.begin(self.position, self.needed, self)
         self._lowest = self.position if self._queries else 0
         if self.queues:
             positions = [queue.position for queue in self.queues]

@@ -152,11 +152,11 @@ class QueueGroup:
             raise failure
         return failure is not None
 
-    def open(self, limit: int | None, holder: object, memory: CopyMemory) -> None:
-        """Take the messages that are available now. The result needs the first `limit` of them. `holder`
-        resumes after each read of the log."""
-        available, reader = self._queues.available(self._worker), self._queues.reader(holder)
-        self.position = self.queue.considered
+    def open(self, end: int, limit: int | None, holder: object, memory: CopyMemory) -> None:
+        """Take the messages below `end` that are available now. The result needs the first `limit` of them.
+        `holder` resumes after each read of the log."""
+        available, reader = self._queues.available(self._worker, end), self._queues.reader(holder)
+        self.position = end
         self.copy = QueueCopy(available, reader, self.content, memory, limit)
 
     def source(self, _keys: SelectedKeys, order: SortOrder | None) -> QuerySource:
@@ -220,12 +220,13 @@ class QuerySelection(NamedTuple):
             queues=tuple(group for group in self.queues if group not in left_out),
         )
 
-    def begin(self, position: int, holder: object) -> list[GroupQuery]:
+    def begin(self, position: int, end: int, holder: object) -> list[GroupQuery]:
         """Start the queries at the folded position: one of all SOW topics and queues with `order` or `top_n`,
-        otherwise one of each. `holder` resumes after each read of the log for a queue."""
+        otherwise one of each. Queues have messages below `end`, and `holder` resumes after each read for
+        them."""
         groups = self.groups
         if self.queues:
-            self._open_queues(holder)
+            self._open_queues(end, holder)
         if len(groups) == 1:
             source = groups[0].source(self.keys, self.order)
             few = few_records(source, position, self.top_n, self.skip_n)
@@ -242,10 +243,10 @@ class QuerySelection(NamedTuple):
             for part in parts
         ]
 
-    def _open_queues(self, holder: object) -> None:
+    def _open_queues(self, end: int, holder: object) -> None:
         limit = self.top_n
         if limit:
             limit = self.skip_n + limit if self.order is None else None
         memory = CopyMemory()
         for group in self.queues:
-            group.open(limit, holder, memory)
+            group.open(end, limit, holder, memory)

@@ -151,13 +151,13 @@ class Queue(Generic[H]):
         limit = self.definition.max_backlog
         return None if limit is None else max(limit - self.leases.count, 0)
 
-    def available(self, wall: int) -> BitMap64:
-        """Return the ready messages, in a set of its own.
+    def available(self, end: int, wall: int) -> BitMap64:
+        """Return the ready messages below `end`, in a set of its own.
 
-        It has no messages that are too old, which expire in later steps, and none from `considered` on,
-        because the last commit may have entered in part."""
+        It has no messages that are too old, which expire in later steps. `end` is a persisted end of the log,
+        because a part of a later commit or transaction may have entered."""
         ready = self.state.ready.copy()
-        ready.remove_range(self.considered, _END)
+        ready.remove_range(end, _END)
         if self.expiry.active:
             ready -= self.expiry.overdue(ready, wall)
         return ready
