@@ -118,7 +118,8 @@ class ConfigurationError(UsageError):
 class TopicNotRecorded(UsageError):
     """Bookmark subscription to a topic that is not persistent on this server, or messages for such a topic.
 
-    The publish store resends these messages, or the client published them before its first logon.
+    Messages cause this error only if the publish store resends them, or if the client published them before
+    its first logon.
     """
 
 

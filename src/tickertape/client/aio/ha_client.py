@@ -100,8 +100,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         With a publish store, the wait continues through lost connections.
 
         Args:
-            timeout: Longest wait in seconds or text. None: until the client stops connecting. Default: the
-                timeout of the client.
+            timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
             level: `"persisted"` (default) or `"processed"`, as in `Client.publish_flush`.
 
         Raises:

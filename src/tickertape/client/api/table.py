@@ -132,7 +132,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or the SOW topic has a `pattern` and explicit keys: pass its name as a pattern (`"^settings$"`).
+            Or the server configures the SOW topic with a `pattern` and explicit keys: pass the name of the
+            SOW topic as a pattern (`"^settings$"`).
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.

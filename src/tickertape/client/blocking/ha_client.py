@@ -129,8 +129,7 @@ class HAClient(HAFrontend, Client):
         the stored messages.
 
         Args:
-            timeout: Longest wait in seconds or text. None: until the client stops connecting. Default: the
-                timeout of the client.
+            timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
             level: `"persisted"` (default) or `"processed"`, as in `Client.publish_flush`.
 
         Raises:

@@ -53,7 +53,8 @@ class LoggedBookmarkStore(FileBackedStore):
     Raises:
         BadOption: For an invalid option.
         StoreLocked: If another process or store uses the file.
-        StoreCorrupt: If the file has another kind or a newer format, or is damaged without an `adapter`.
+        StoreCorrupt: If the file is not a logged store, has a newer format, or is damaged and no `adapter` is
+            given.
         StoreFailed: If the operating system reports an error.
 
     Example:
