@@ -83,8 +83,8 @@ def check_from_client(batch: MessageBatch, *, deltas: bool = False) -> None:
     run = batch.first_run
     if run.flags & ~RUN_BY_SERVER or run.origin:
         raise BadBatch(
-            f"Cannot store a batch of a client: only the server writes run flags {run.flags:#x} with origin "
-            f"{run.origin}. Send no flag above {RUN_BY_SERVER}, and origin 0."
+            f"Cannot store a batch of a client: its run has flags {run.flags:#x} and origin {run.origin}. "
+            f"Send no flag above {RUN_BY_SERVER}, and origin 0."
         )
     if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
         raise BadBatch(

@@ -33,7 +33,7 @@ _FLAGS: Final = frozenset({"replace", "timestamp"})
 _WHY_NOT: Final = {
     "fully_durable": "a result would wait for a destination that is not connected",
     "conflation": "a result has each record once",
-    "replace": "it is for queries with follow",
+    "replace": "it is for queries that continue as a subscription",
 }
 
 

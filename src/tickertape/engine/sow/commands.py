@@ -139,8 +139,8 @@ class StateCommands:
                     if self._searches > sow_searches_per_frame_max:
                         raise LimitReached(
                             "Cannot delete records: the frame has too many deletes by filter, by generated "
-                            f"keys or by many keys. Send at most {sow_searches_per_frame_max} of them in one "
-                            "frame."
+                            f"keys or by lists of keys beyond {sow_delete_round_rows:,} keys in total. Send "
+                            f"at most {sow_searches_per_frame_max} of them in one frame."
                         )
                     requests.append(request)
                 except TickertapeError as error:

@@ -46,7 +46,7 @@ class CopyMemory:
         self.nbytes += nbytes
         if self.nbytes > queue_query_bytes_max:
             raise LimitReached(
-                "Cannot finish the query: its messages of queues need more than "
+                "Cannot finish the query: its queue messages need more than "
                 f"{queue_query_bytes_max:,} bytes of memory (queue_query_bytes_max). Use a filter, or top_n "
                 "without order_by."
             )

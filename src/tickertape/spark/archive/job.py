@@ -253,7 +253,7 @@ def whole(parts: Sequence[tuple[int, int, str]]) -> tuple[int, int, list[Added]]
     for first, after, encoded in ordered:
         if first != end:
             raise ArchiveFailed(
-                f"Cannot archive positions {first} to {after}: the previous task ended at {end}. "
+                f"Cannot archive positions from {first}: the previous task ended before position {end}. "
                 "Report the defect."
             )
         files += _FILES.decode(encoded)

@@ -241,7 +241,7 @@ def test_query_above_the_memory_of_copied_messages_ends(monkeypatch: pytest.Monk
     assert ended is not None
     assert ended.code == "limit_reached"
     assert ended.text == (
-        "Cannot finish the query: its messages of queues need more than 24,000 bytes of memory "
+        "Cannot finish the query: its queue messages need more than 24,000 bytes of memory "
         "(queue_query_bytes_max). Use a filter, or top_n without order_by."
     )
     assert len(peer.results["one"].records) == 4
