@@ -32,6 +32,15 @@ SOW_FOLD_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a resent frame whose new messages are refused counts as appended",
+        "engine/commands/publish.py",
+        "            if keys is not None and self._writer.end > before:",
+        "            if keys is not None:",
+        (_REGISTRY,),
+        promise="invariant 5",
+        tier="unit",
+    ),
+    Mutation(
         "a message key on a topic with generated keys is accepted",
         "engine/sow/topic.py",
         "        if not len(named):\n",

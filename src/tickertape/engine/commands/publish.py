@@ -318,7 +318,7 @@ class PublishHandler:
     ) -> None:
         session.published(batch, recorded=recorded)
         if recorded:
-            last = 0
+            last, before = 0, self._writer.end
             if command.sequenced:
                 last = self._writer.append_from(session.publisher, session.name, batch)
             else:
@@ -326,7 +326,7 @@ class PublishHandler:
             for answer in answers:
                 self._acks.add_outcome(session, answer.at(self._writer.end))
             self._acks.add(session, command.frame, last)
-            if keys is not None:
+            if keys is not None and self._writer.end > before:  # not if the log has all of them
                 self._states.accepted(session, keys, batch)
             self._acks.pause_if_behind(session)
             return

@@ -107,6 +107,31 @@ def test_lost_refusal_of_a_message_without_a_key_is_repeated(large: bool) -> Non
     assert len(world.log()) == len(more) + 1
 
 
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("delta", [False, True])
+def test_resent_frame_of_a_stored_and_a_refused_message_is_answered_like_the_first(
+    delta: bool, between: bool
+) -> None:
+    world = SowEngine(ORDERS)
+    peer = world.connect("p")
+    world.broker.states.message_bytes_max = 200
+    large = msgspec.json.encode({"id": 1, "w": "y" * 150})  # with the message before
+    rows = [("orders", body(1, "x" * 150)), ("orders", large if delta else b"{}")]
+    sequence = send(peer, rows, deltas=[1] if delta else [])
+    world.settle()
+    again = world.connect("p")
+    if between:
+        publish(world.connect("other"), [("orders", body(5))] * 3)
+    send(again, rows, deltas=[1] if delta else [], first=sequence)
+    send(again, [SowDelete(topic="orders", filter="/id = 1")], first=sequence + 2)
+    world.settle()
+    (first,), (second,) = rejected(peer), rejected(again)
+    assert (second.code, second.refused) == (first.code, first.refused) == (first.code, (2,))
+    assert again.acked_sequence == sequence + 2
+    assert world.records("orders") == ({_ENCODE(5): body(5)} if between else {})
+    assert not len(world.broker.states.accepted_rows)
+
+
 def test_messages_without_a_key_from_before_the_configuration_are_counted() -> None:
     world = SowEngine()
     peer = world.connect("p")
