@@ -105,6 +105,15 @@ LABEL_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "new records of a topic with correlation ids need no memory for their places",
+        "engine/sow/topic.py",
+        "            further += LABEL_PLACE_BYTES\n",
+        "            further += 0\n",
+        (_ENGINE,),
+        promise="invariant 22",
+        tier="unit",
+    ),
+    Mutation(
         "correlation ids do not count towards the size of a result frame",
         "engine/sow/query/result.py",
         "        sizes = sizes + label_lengths(found.rows.labels)\n",

@@ -26,6 +26,7 @@ from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.expiry import due_times
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.state.keys import ExplicitKeys, KeyColumn, KeyReader, label_fault, labels_between
+from tickertape.engine.sow.state.labels import LABEL_PLACE_BYTES
 from tickertape.engine.sow.state.merge import Merger
 from tickertape.engine.sow.state.record_key_index import RecordKeyIndex
 from tickertape.filter.batch_filter import bodies_of, rows_by_type
@@ -87,10 +88,12 @@ class StateTopic:
 
     @property
     def record_memory_bytes(self) -> int:
-        """Memory of a new record without its key and body, at most."""
+        """Memory of a new record without its key, body and label, at most."""
         record_keys = self.fold.record_keys
-        fields = 0 if self.indexes is None else self.indexes.row_bytes
-        return sow_record_memory_bytes + fields + (0 if record_keys is None else record_keys.row_bytes)
+        further = 0 if self.indexes is None else self.indexes.row_bytes
+        if self.fold.records.has_labels:
+            further += LABEL_PLACE_BYTES
+        return sow_record_memory_bytes + further + (0 if record_keys is None else record_keys.row_bytes)
 
     def set_incomplete(self, reason: str) -> None:
         """Note that the state does not include all messages."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests.helpers.sow_engine import deleted, labels_in, publish, rejected, send
@@ -13,7 +15,7 @@ from tests.simulation.engine_peer import Peer
 from tickertape.base.limits import label_bytes_max
 from tickertape.engine.limits import fold_scalar_rows_max, sow_label_memory_bytes
 from tickertape.engine.runtime.sow_definition import SowDefinition
-from tickertape.engine.sow.state.labels import LABEL_PLACE_BYTES
+from tickertape.engine.sow.state.labels import LABEL_PLACE_BYTES, LabelColumn
 from tickertape.journal.format.sow_blocks import RecordBlock
 from tickertape.journal.format.sow_checkpoint import state_directory
 from tickertape.journal.recovery.state_files import find_states, read_states
@@ -215,6 +217,37 @@ def test_records_without_labels_need_no_more_memory() -> None:
     put(peer, {0: ""})
     world.settle()
     assert plain.record_bytes + 1_000 * LABEL_PLACE_BYTES == orders.record_bytes
+
+
+def test_removed_labels_leave_little_memory() -> None:
+    count = 50_000
+    column = LabelColumn(count)
+    labels = np.array([b"order-%d" % number for number in range(count)], object)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        column.set(np.arange(count), labels)
+        column.set(np.arange(count), None)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert column.text_bytes == 0
+    assert after - before < 24 * count
+
+
+def test_new_record_of_a_topic_with_labels_needs_memory_for_the_place() -> None:
+    world, peer = started(ORDERS, PLAIN)
+    memory = world.broker.states.memory
+    put(peer, {-1: "a"})
+    put(peer, {-1: ""}, "plain")
+    world.settle()
+    growths = []
+    for topic in ("orders", "plain"):
+        before = memory.expected
+        put(peer, dict.fromkeys(range(100), ""), topic)
+        growths.append(memory.expected - before)
+        world.settle()
+    assert growths[0] == growths[1] + 100 * LABEL_PLACE_BYTES
 
 
 @pytest.mark.parametrize("count", [3, MANY])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,8 +30,8 @@ class LabelColumn:
         self._numbers = np.zeros(rows, _NUMBER)
         """Index of the label of each row in `_texts`. 0: none."""
         self._texts: list[bytes | None] = [None]
-        self._free: list[int] = []
-        """Indices without a label."""
+        self._free = array("I")
+        """Indices without a label. Not a list, whose numbers would need 40 bytes each."""
         self.text_bytes = 0
         """Memory of the labels, without the rows."""
 
