@@ -129,7 +129,7 @@ class StreamBase(ABC):
 
         The result has all messages, deletes and expiries below this position, and no others. So it includes a
         delete with a lower `DeleteResult.position` of the same server. None for a stream without a query, and
-        for a pattern that matches no SOW topic.
+        for a pattern that matches neither a SOW topic nor a queue.
         """
         return self._buffer.as_of_position
 

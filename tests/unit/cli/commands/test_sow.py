@@ -40,8 +40,8 @@ class Records(Closes):
 class Answer(NamedTuple):
     """Answer of a delete."""
 
-    matches: int = 1_234
-    records: int = 1_233
+    matches: int | None = 1_234
+    records: int | None = 1_233
 
 
 class Client(Closes):
@@ -53,6 +53,7 @@ class Client(Closes):
         self.calls: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
         self.refused: Exception | None = None
+        self.answer = Answer()
 
     def __call__(self, name: str, server: str, *, publish_store: object = None, timeout: float) -> Self:
         assert name.startswith(("tickertape-sow-delete-", "tickertape-delta-publish-", "loader"))
@@ -67,7 +68,7 @@ class Client(Closes):
 
     def sow_delete(self, topic: str, **asked: object) -> Answer:
         self.calls.append(("sow_delete", topic, asked))
-        return Answer()
+        return self.answer
 
     def delta_publish(self, topic: str, data: bytes) -> int:
         self.calls.append(("delta_publish", topic, data))
@@ -116,6 +117,19 @@ def test_confirmed_delete_sends_one_request(
         ("sow", "positions", {**counted, "top_n": 0}),
         ("sow_delete", "positions", asked),
     ]
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("text", "deleted, and the number of records is unknown\n"),
+        ("json", '{"topic":"positions","matches":null,"deleted":null}\n'),
+    ],
+)
+def test_delete_with_unknown_counts_prints_no_number(client: Client, output: str, expected: str) -> None:
+    client.answer = Answer(None, None)
+    result = run("sow-delete", "positions", "--yes", "--sow-key", "a", "--output", output)
+    assert (result.exit_code, result.stdout) == (0, expected)
 
 
 def test_delete_by_binary_data_keeps_the_last_byte(client: Client) -> None:
