@@ -25,7 +25,7 @@ from tickertape.engine.limits import (
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.sow.accepted_row import NO_CANDIDATE, AcceptedRow
 from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
-from tickertape.engine.sow.state.labels import labels_of, text_bytes
+from tickertape.engine.sow.state.labels import label_memory_of
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.journal.journal import Journal
 
@@ -316,7 +316,7 @@ def growth_of(batch: MessageBatch, own: TopicKeys) -> int:
         bodies = int((batch.offsets[rows + 1] - batch.offsets[rows]).sum())
     labels = 0
     if batch.columns & CORRELATION_IDS:
-        labels = text_bytes(labels_of(batch, rows))
+        labels = int(label_memory_of(batch, rows).sum())
     return bodies + labels + sum(map(len, own.keys)) + own.topic.record_memory_bytes * len(rows)
 
 

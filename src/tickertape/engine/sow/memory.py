@@ -23,7 +23,7 @@ from tickertape.engine.sow.accepted import AcceptedRows, TopicKeys, growth_of
 from tickertape.engine.sow.query.column_memory import ColumnMemory
 from tickertape.engine.sow.state.blocks import lengths_in
 from tickertape.engine.sow.state.fold import StateFold
-from tickertape.engine.sow.state.labels import LABEL_PLACE_BYTES, label_memory, labels_of, text_bytes
+from tickertape.engine.sow.state.labels import LABEL_PLACE_BYTES, label_memory, label_memory_of
 from tickertape.engine.sow.topic import StateTopic
 
 
@@ -130,7 +130,7 @@ def _first_labels(batch: MessageBatch, topics: Sequence[TopicKeys]) -> list[Stat
     return [
         own.topic.fold
         for own in topics
-        if not own.topic.fold.records.has_labels and text_bytes(labels_of(batch, own.rows))
+        if not own.topic.fold.records.has_labels and label_memory_of(batch, own.rows).any()
     ]
 
 
@@ -153,9 +153,7 @@ def _real_growth(batch: MessageBatch, own: TopicKeys) -> int:
             before = before + label_memory(old_labels)
         new = own.topic.record_memory_bytes + np.fromiter(map(len, keys), I8, len(keys))
         sizes = (batch.offsets[rows + 1] - batch.offsets[rows]).astype(I8)
-        labels = labels_of(batch, rows)
-        if labels is not None:
-            sizes += label_memory(labels)
+        sizes += label_memory_of(batch, rows)
         growth += int((sizes + new)[~known].sum())
         updated.append(slots[known])
         differences.append((sizes - before)[known].astype(I8))

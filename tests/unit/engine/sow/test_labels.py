@@ -13,9 +13,11 @@ from tests.helpers.sow_engine import deleted, labels_in, publish, rejected, send
 from tests.helpers.sow_peer import QueryWorld, SowPeer
 from tests.simulation.engine_peer import Peer
 from tickertape.base.limits import label_bytes_max
+from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import fold_scalar_rows_max, sow_label_memory_bytes
 from tickertape.engine.runtime.sow_definition import SowDefinition
-from tickertape.engine.sow.state.labels import LABEL_PLACE_BYTES, LabelColumn
+from tickertape.engine.sow.state.labels import LABEL_PLACE_BYTES, LabelColumn, label_memory_of
+from tickertape.engine.sow.state.labels import labels_of as labels_of_messages
 from tickertape.journal.format.sow_blocks import RecordBlock
 from tickertape.journal.format.sow_checkpoint import state_directory
 from tickertape.journal.recovery.state_files import find_states, read_states
@@ -233,6 +235,25 @@ def test_removed_labels_leave_little_memory() -> None:
         tracemalloc.stop()
     assert column.text_bytes == 0
     assert after - before < 24 * count
+
+
+def test_labels_of_some_messages_are_read_without_those_between() -> None:
+    count = 50_000
+    builder = BatchBuilder()
+    for number in range(count):
+        builder.add("orders", b"", correlation_id=f"c{number}" if number % 2 else "")
+    batch = MessageBatch.parse(builder.build().encode())
+    rows = np.array([1, 2, count - 1])
+    tracemalloc.start()
+    try:
+        labels, memory = labels_of_messages(batch, rows), label_memory_of(batch, rows)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert labels is not None
+    assert labels.tolist() == [b"c1", None, b"c%d" % (count - 1)]
+    assert memory.tolist() == [sow_label_memory_bytes + 2, 0, sow_label_memory_bytes + 6]
+    assert peak < count
 
 
 def test_new_record_of_a_topic_with_labels_needs_memory_for_the_place() -> None:

@@ -135,10 +135,25 @@ def joined_labels(columns: Sequence[RecordLabels | None], counts: Sequence[int])
 
 def labels_of(batch: MessageBatch, rows: Int64s) -> RecordLabels | None:
     """Return the labels of messages, ascending. None: they have none."""
-    if not batch.columns & CORRELATION_IDS or not len(rows):
+    column = _column_of(batch)
+    if column is None or not len(rows):
         return None
     low, high = int(rows[0]), int(rows[-1]) + 1
-    return decoded(batch.correlation_ids, low, high)[rows - low]
+    if high - low == len(rows):
+        return decoded(column, low, high)
+    text = memoryview(column.text)
+    ends = column.offsets[rows + 1].tolist()
+    pairs = zip(column.offsets[rows].tolist(), ends, strict=True)
+    return np.array([bytes(text[start:end]) or None for start, end in pairs], object)
+
+
+def label_memory_of(batch: MessageBatch, rows: Int64s) -> Int64s:
+    """Return the memory that the label of each message needs without its place, 0 without one."""
+    column = _column_of(batch)
+    if column is None:
+        return np.zeros(len(rows), I8)
+    lengths = (column.offsets[rows + 1] - column.offsets[rows]).astype(I8)
+    return lengths + sow_label_memory_bytes * (lengths > 0)
 
 
 def label_of(batch: MessageBatch, row: int) -> bytes | None:
@@ -146,6 +161,10 @@ def label_of(batch: MessageBatch, row: int) -> bytes | None:
     if not batch.columns & CORRELATION_IDS:
         return None
     return labels_between(batch.correlation_ids, row, row + 1)[0] or None
+
+
+def _column_of(batch: MessageBatch) -> Labels | None:
+    return batch.correlation_ids if batch.columns & CORRELATION_IDS else None
 
 
 def decoded(column: Labels | None, low: int, high: int) -> RecordLabels:
