@@ -66,6 +66,8 @@ class SowFeed(Feed):
         """The SOW topics and queues of the query."""
         self.queues: tuple[QueueGroup, ...] = selection.queues
         """The queues among them."""
+        self.needs_fold = len(self.queues) < len(self.groups)
+        """Whether its start waits for the fold: it covers a SOW topic."""
         self.late: dict[FeedQueue, QueueGroup] = {}
         """Queues for which its start waits."""
         self._outbox = outbox
@@ -119,11 +121,6 @@ class SowFeed(Feed):
     def blocked(self) -> bool:
         """Whether credit or connection block the result."""
         return bool(self._waiting) or not self.session.writable
-
-    @property
-    def needs_fold(self) -> bool:
-        """Whether its start waits for the fold: it covers a SOW topic."""
-        return len(self.queues) < len(self.groups)
 
     @property
     def oldest_needed(self) -> int | None:
