@@ -9,7 +9,6 @@ for each record.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +29,7 @@ from tickertape.batch.format import (
     read_only,
     run_crcs,
 )
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Lazy, MessageBatch
 from tickertape.wire.sow_command import RecordMarks, check_marks, decode_marks
 
 _MADE: Final = frozenset(
@@ -90,35 +89,35 @@ class RecordBatch(MessageBatch):
 
     # -- marks ------------------------------------------------------------------------------------------
 
-    @cached_property
+    @Lazy
     def _columns(self) -> RecordMarks:
         return decode_marks(self._marks, self.count)
 
-    @cached_property
+    @Lazy
     def publishers(self) -> UInt64s:
         return read_only(np.ascontiguousarray(self._columns.publishers))
 
-    @cached_property
+    @Lazy
     def sequences(self) -> UInt64s:
         return read_only(np.ascontiguousarray(self._columns.sequences))
 
-    @cached_property
+    @Lazy
     def timestamps(self) -> Int64s:
         return read_only(np.ascontiguousarray(self._columns.timestamps))
 
-    @cached_property
+    @Lazy
     def _publisher_numbers(self) -> Sequence[int]:
         return _numbers(self.publishers)
 
-    @cached_property
+    @Lazy
     def _sequence_numbers(self) -> Sequence[int]:
         return _numbers(self.sequences)
 
-    @cached_property
+    @Lazy
     def _timestamp_numbers(self) -> Sequence[int]:
         return _numbers(self.timestamps)
 
-    @cached_property
+    @Lazy
     def _topic_numbers(self) -> Sequence[int]:
         index = self.topic_index
         return [0] * self.count if index is None else _numbers(index)

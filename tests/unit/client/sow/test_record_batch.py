@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from tickertape.batch.format import I8
 from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.sow.record_batch import RecordBatch, marker
 from tickertape.client.sow.record_keys import GroupKeys, RecordKeys
-from tickertape.wire.sow_command import encode_marks
+from tickertape.wire.sow_command import RecordMarks, decode_marks, encode_marks
 
 PUBLISHERS = [3, 2**64 - 1, 3]
 SEQUENCES = [9, 2**64 - 5, 4]
@@ -73,6 +75,19 @@ def test_slices_selections_and_pickles_keep_the_values(labelled: bool) -> None:
     message = pickle.loads(pickle.dumps(list(made)[1]))
     assert (message.command, message.query_id, message.bookmark) == ("sow", "q", expected[1][4])
     assert message.sow_key == expected[1][6] is not None
+
+
+def test_marks_are_decoded_without_a_lock_that_a_fork_could_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = Barrier(2)
+
+    def decode(marks: bytes, count: int) -> RecordMarks:
+        together.wait(10)  # Both threads decode now. A common lock would break the barrier.
+        return decode_marks(marks, count)
+
+    monkeypatch.setattr("tickertape.client.sow.record_batch.decode_marks", decode)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda made: made.bookmark(0), [batch(), batch()]))
+    assert found == ["3|9|"] * 2
 
 
 def test_arrow_table_has_marks_and_generated_keys() -> None:
