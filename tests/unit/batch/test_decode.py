@@ -219,6 +219,35 @@ def test_label_above_the_limit_is_refused() -> None:
         MessageBatch.parse(encoded)
 
 
+@pytest.mark.parametrize(
+    ("first", "end", "text"),
+    [
+        (1, 8, "key offsets go from 1 to 8"),
+        (-1, 8, "key offsets go from -1 to 8"),
+        (0, -1, "keys have -1 bytes"),
+        (0, 9, "keys have 9 bytes"),
+        (0, 2**31 - 1, "keys have 2147483647 bytes"),
+    ],
+)
+def test_label_of_a_single_message_with_wrong_offsets_is_refused(first: int, end: int, text: str) -> None:
+    builder = BatchBuilder()
+    builder.add("t", b"", key="k" * 8)
+    encoded = bytearray(builder.build().encode())
+    at = MessageBatch.parse(encoded)._places.keys
+    struct.pack_into("<ii", encoded, at, first, end)
+    with pytest.raises(BadBatch, match=text):
+        MessageBatch.parse(encoded)
+
+
+def test_header_of_a_single_message_above_the_limit_is_refused() -> None:
+    batch = batch_from_bodies("t", [b"1"])
+    fits = with_reserved(batch, headers=[bytes(headers_bytes_max)]).encode()
+    assert MessageBatch.parse(fits).cost == batch.cost + headers_bytes_max
+    encoded = with_reserved(batch, headers=[bytes(headers_bytes_max + 1)]).encode()
+    with pytest.raises(BadBatch, match=f"a header has {headers_bytes_max + 1} bytes"):
+        MessageBatch.parse(encoded)
+
+
 @pytest.mark.parametrize("others", [[], [b""]])
 def test_body_above_the_limit_is_refused(others: list[bytes]) -> None:
     fits = batch_from_bodies("t", [bytes(message_bytes_max), *others])
