@@ -11,6 +11,7 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import CaughtUp, DeliverBatch, End, EndConnection, Notice, ResolveCall
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.limits import credit_linger_seconds
+from tickertape.client.sow.query_arguments import make_query
 from tickertape.wire.commands import (
     Ack,
     Completed,
@@ -193,3 +194,18 @@ def test_persisted_notice_reaches_the_given_subscriptions() -> None:
     peer = subscribed()
     peer.say(PersistedNotice(sub_ids=("other", "sub"), publisher=3, sequence=17))
     assert peer.took(Notice) == [Notice(Named("sink"), "3|17|")]
+
+
+def test_query_is_the_only_subscription_until_another_one_starts() -> None:
+    # A caller reads the answer to its query only then: handlers of others run on the receive thread.
+    peer = Peer().connect()
+    has_only = peer.core.subscriptions.has_only
+    query, alike = (make_query("positions", "q", follow=False) for _ in range(2))
+    assert has_only(None)
+    assert has_only(query)
+    peer.core.subscribe(Named("q"), query, Named("records"))
+    assert has_only(query)
+    assert not has_only(alike)
+    assert not has_only(None)
+    peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
+    assert not has_only(query)
