@@ -313,8 +313,10 @@ class JournalError(TickertapeError):
 
 
 class NotAJournal(JournalError):
-    """Data directory without a journal: it is not a directory, it has files but no `identity.json`, or it is
-    new or missing and `create = false`."""
+    """Data directory without a journal. It is not a directory, or has files but no `identity.json`.
+
+    Or it is empty or missing, and the configuration has `create = false`.
+    """
 
 
 class JournalLocked(JournalError):

@@ -64,7 +64,7 @@ class BatchHead:
         offsets = offsets_from(lengths_of(batch.offsets)[indices])
         if int(offsets[-1]) != memoryview(bodies).nbytes:
             raise BadBatch(
-                f"Cannot read runs: expected {int(offsets[-1])} bytes of bodies, "
+                f"Cannot read a batch: expected {int(offsets[-1])} bytes of bodies, "
                 f"got {memoryview(bodies).nbytes}. Report the defect."
             )
         taken = take_part(batch, indices, offsets, bodies)

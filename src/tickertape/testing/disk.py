@@ -118,7 +118,7 @@ class StrictDisk:
         return self._clone(self._names.crash_clone(rng, self.counts), rng)
 
     def kill_clone(self, rng: Random | None = None) -> StrictDisk:
-        """Return the disk for the next process after SIGKILL: it has all writes, still unsynced.
+        """Return the disk for the next process after SIGKILL. It has all writes, also unsynced ones.
 
         `rng` is the random source of the returned disk. Default None: a new one, seeded from this disk.
         """

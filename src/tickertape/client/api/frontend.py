@@ -180,8 +180,9 @@ class ClientFrontend(StrictAttributes):
         """Set the handler for messages that duplicate detection drops.
 
         Duplicates are redelivered messages of bookmark subscriptions, for example after a reconnect. With a
-        bookmark store, the client drops messages that were discarded, or already delivered since the last
-        subscribe or reconnect. Without one, an HA client drops messages that it has already delivered.
+        bookmark store, the client drops messages that the application has discarded (`Message.discard`), and
+        messages that it has already delivered on the same connection. Without one, an HA client drops
+        messages that it has already delivered.
 
         Args:
             handler: Called as `handler(message)`, like other handlers. Its exceptions go to the exception

@@ -174,7 +174,7 @@ class SowCalls(ABC, Generic[Found, Opened, Done]):
             options: Options as one string, as in `sow`. `"replace"` replaces the running subscription
                 `sub_id`.
             depth: Flow-control credit, in bytes or text. Default 2 MB.
-            timeout: Longest wait for the position of the result, in seconds or text. None: as long as the
+            timeout: Longest wait for the start of the result, in seconds or text. None: as long as the
                 connection lasts. Default: the timeout of the client.
 
         Returns:
@@ -252,13 +252,13 @@ class SqlCalls(ABC, Generic[Answer]):
         values of different kinds has the JSON text of each value. A statement can also use the columns
         `_sow_key`, `_topic`, `_bookmark`, `_timestamp` and `_correlation_id`.
 
-        It requires the extra `sql`: `pip install 'tickertape[sql]'`.
+        The call requires the extra `sql`: `pip install 'tickertape[sql]'`.
 
         Args:
             sql: One SELECT. Put quotes around the name of a topic that is not a SQL name:
                 `'SELECT * FROM "positions/eu"'`.
-            tables: SOW topics of tables that have other names: `{"p": "positions/eu"}`. Default: the name of
-                the table is the topic.
+            tables: SOW topics by table name, for tables whose names differ from their topics:
+                `{"p": "positions/eu"}`. Default: the name of the table is the topic.
             types: Arrow types of columns, by table: `{"positions": {"qty": pyarrow.float64()}}`. Such a table
                 has exactly these columns. Default: types are inferred, and a topic without records has no
                 columns.

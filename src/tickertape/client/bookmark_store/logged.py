@@ -53,8 +53,8 @@ class LoggedBookmarkStore(FileBackedStore):
     Raises:
         BadOption: For an invalid option.
         StoreLocked: If another process or store uses the file.
-        StoreCorrupt: If the file is not a logged store, has a newer format, or is damaged and no `adapter` is
-            given.
+        StoreCorrupt: If the file is not a logged store, or has a newer format. Or if it is damaged, and no
+            `adapter` is given.
         StoreFailed: If the operating system reports an error.
 
     Example:

@@ -37,9 +37,10 @@ class RecoveryPointAdapter(Protocol):
             sub_id: Subscription id.
             bookmarks: The bookmarks that `load` must return, one per publisher. Empty: the start of the log.
 
-        The store calls `update` under its lock, in `started`, `discard` and `discard_all`, in every 60th
-        `persisted` without a discard, and in `close` (see `BookmarkStore`). So a slow adapter delays other
-        calls of the store. An exception of `update` goes to the caller of the store, except in `close`.
+        The store calls `update` under its lock, in `started`, `discard`, `discard_all` and `close` (see
+        `BookmarkStore`). It also calls it in `persisted`, once 60 of these calls have followed the last
+        update. So a slow adapter delays other calls of the store. An exception of `update` goes to the caller
+        of the store, except in `close`.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

@@ -45,8 +45,8 @@ class RingBookmarkStore(FileBackedStore):
     Raises:
         BadOption: For an invalid option.
         StoreLocked: If another process or store uses the file.
-        StoreCorrupt: If the file is not a ring store, has a newer format, or is damaged and no `adapter` is
-            given.
+        StoreCorrupt: If the file is not a ring store, or has a newer format. Or if it is damaged, and no
+            `adapter` is given.
         StoreFailed: If the operating system reports an error.
         BookmarkStoreFull: If the recovery points of `adapter` exceed the capacity in subscriptions.
 
