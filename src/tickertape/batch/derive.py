@@ -454,7 +454,9 @@ def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> by
             f"Cannot merge {len(batches)} batches with {len(stamps)} stamps. Pass one stamp per batch."
         )
     if any(b.run_count != 1 for b in batches):
-        raise UsageError("Cannot merge with stamps: a batch has several runs. Pass batches of one run each.")
+        raise UsageError(
+            "Cannot merge batches with their timestamps: one has several runs. Pass batches of one run each."
+        )
     runs = bytearray().join([b._table[HEADER_BYTES:_FIRST_RUN_END] for b in batches])
     table = np.frombuffer(runs, RUN_DTYPE)
     publishers, firsts, timestamps = zip(*stamps, strict=True)

@@ -179,7 +179,7 @@ class MessageBatch:
         return b"".join(self.buffers())
 
     def crc(self) -> int:
-        """Return the CRC32C of the encoded batch (`batch_crc` of a frame, body checksum of a commit)."""
+        """Return the CRC32C of the encoded batch, as in wire frames and in the log."""
         if self._source is not None:
             return crc32c(self._source[self.head_bytes :], self.head_crc)
         crc = crc32c(self.bodies, self.head_crc)

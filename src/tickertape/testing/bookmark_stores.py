@@ -36,8 +36,8 @@ def check_bookmark_store(
         open_store: `open_store(name)` returns the store `name`. It creates a new store, or reopens the store
             if an earlier call used this name.
         survives_restart: False for a store that is empty after a restart of the process. Default True.
-        filters_after_restart: False for a store that has only recovery points after a restart of the process.
-            Default True.
+        filters_after_restart: Whether the store still drops discarded messages after a restart of the
+            process. False for a store that then has only recovery points. Default True.
         killed: For a store that survives a kill of the process. `killed(store)` simulates the kill: it
             releases locks and files as the operating system would, and writes nothing. Use
             `lambda store: None` for a store that can be opened twice in a process. Default None: no kill, so

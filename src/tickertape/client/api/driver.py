@@ -346,8 +346,8 @@ class ClientDriver(ABC):
     def _check_heartbeat(self) -> None:
         if self._heartbeat_is_fixed:
             raise UsageError(
-                "Cannot change the heartbeat: the HA client is connected or connecting. Pass heartbeat=, or "
-                "call set_heartbeat() before connect_and_logon()."
+                "Cannot change the heartbeat: the HA client is connected or connecting. Pass heartbeat= to "
+                "the class, or call set_heartbeat() before connect_and_logon()."
             )
 
     def reconnects(self, seconds: float | None) -> bool:

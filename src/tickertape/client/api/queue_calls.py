@@ -93,7 +93,7 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
           ends with an exception, or if another `for` loop starts.
 
         An explicit `ack`, `cancel` or `expire` of a message takes precedence over the automatic one. A
-        `sow_delete` with a filter does not take precedence.
+        `sow_delete`, which can settle messages of a queue too, does not.
 
         Raises:
             UsageError: On assignment: the value is not True or False.

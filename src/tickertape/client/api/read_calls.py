@@ -91,13 +91,15 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             rate: Replay rate limit, as in `bookmark_subscribe`.
             rate_max_gap: Longest wait between two messages of a replay, as in `bookmark_subscribe`.
             conflation: Deliver at most the last message of each key per interval, in seconds or text.
-            conflation_key: Fields of the conflation key: `["/symbol"]`. None (default): the topic.
+            conflation_key: Fields of the conflation key: `["/symbol"]`. None (default): the key is the
+                topic name.
             pause: Start a bookmark subscription paused (default False).
             timestamp: Deliver the time at which the server accepted each message (default False).
             live: After the replay of a bookmark subscription, deliver messages before they are synced to
                 disk (default False).
             fully_durable: Deliver replicated messages only, as in `bookmark_subscribe` (default False).
-            bookmark_not_found: For a bookmark that the log does not contain, as in `bookmark_subscribe`.
+            bookmark_not_found: Action for a bookmark that the log does not contain, as in
+                `bookmark_subscribe`.
             select: Fields to send: `["-/", "+/symbol"]`. None (default): all.
             replace: Replace the running subscription `sub_id` without loss or duplicates (default False). The
                 old stream keeps its messages and ends with the `end_reason` `replaced`. If the call fails,
@@ -198,13 +200,13 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             rate_max_gap: Longest wait between two messages, in seconds or text, for a `rate` such as `"2x"`.
                 None (default): no limit.
             conflation: As in `subscribe`. During the replay, intervals refer to the recorded time.
-            conflation_key: Fields of the conflation key. None (default): the topic.
+            conflation_key: Fields of the conflation key. None (default): the key is the topic name.
             pause: Start paused: the server sends nothing before `resume` (default False).
             timestamp: Deliver the time at which the server accepted each message (default False).
             live: After the replay, deliver messages before they are synced to disk (default False).
             fully_durable: Deliver only messages that are on all synchronous replicas, as in AMPS. Servers do
                 not replicate yet, so it has no effect (default False).
-            bookmark_not_found: For a bookmark that the log does not contain: `"fail"` (default) raises
+            bookmark_not_found: Action for a bookmark that the log does not contain: `"fail"` (default) raises
                 `BookmarkUnknown`, `"now"` starts at NOW, and `"epoch"` starts at EPOCH.
             select: Fields to send, as in `subscribe`.
             replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
@@ -292,7 +294,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             rate_max_gap: Longest wait between two messages, in seconds or text, for a `rate` such as `"2x"`.
                 None (default): no limit.
             conflation: Deliver at most the last message of each key per interval of recorded time.
-            conflation_key: Fields of the conflation key. None (default): the topic.
+            conflation_key: Fields of the conflation key. None (default): the key is the topic name.
             pause: Start paused (default False).
             timestamp: Deliver the time at which the server accepted each message (default True).
             live: As in `bookmark_subscribe` (default False).
@@ -397,7 +399,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         """Resume paused subscriptions with one command. Running subscriptions do not change.
 
         Up to 256 subscriptions at the same position and with the same rate are replayed together. Until they
-        have caught up, their messages arrive, also at handlers, in log order across these subscriptions.
+        have caught up, their messages arrive in log order across these subscriptions. Handlers get them in
+        this order too.
 
         Args:
             sub_ids: Ids of the subscriptions.

@@ -127,9 +127,9 @@ class StreamBase(ABC):
     def as_of_position(self) -> int | None:
         """Position of the query result in the log of the server.
 
-        The result has all messages, deletes and expiries below this position, and no others. So it includes a
-        delete with a lower `DeleteResult.position` of the same server. None for a stream without a query, and
-        for a pattern that matches neither a SOW topic nor a queue.
+        The result has all messages, deletes and expiries below this position, and no others. So a delete is
+        in effect if this server has reported a lower `DeleteResult.position` for it. None for a stream
+        without a query, and for a pattern that matches neither a SOW topic nor a queue.
         """
         return self._buffer.as_of_position
 
@@ -153,7 +153,7 @@ class StreamBase(ABC):
 
         Use it for a consumer that is slower than the stream and needs current values only. Superseded
         messages are dropped, and discarded in the bookmark store. The other messages keep their log order.
-        The current batch is not conflated.
+        Messages of the batch that is being read are not conflated.
 
         Args:
             by: The key. `"sow_key"` (default): topic and message key (`sow_key` of the publisher). Messages

@@ -115,7 +115,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     **This version does not report removed records at once.** A record that was deleted, has expired or no
     longer matches `filter` remains until the next `refresh` or reconnect. Later versions will remove it at
-    once. Without such changes, the table has exactly the records of a query.
+    once. While no record is removed in these ways, the table has exactly the records of a query.
 
     The table holds all records in memory, and during a refresh or reconnect also the records of the new
     result. If the subscription ends with an error, all reads and waits raise this error.
@@ -132,8 +132,9 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or the server configures the SOW topic with a `pattern` and explicit keys: pass the name of the
-            SOW topic as a pattern (`"^settings$"`).
+            Or the SOW topic has explicit keys and covers several topics (`pattern` in its configuration), so
+            keys alone are not unique. Then pass `topic` as a regular expression (`"^settings$"`): the keys of
+            the table include the topic.
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.
@@ -212,7 +213,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         return iter(self.copy())
 
     def keys(self) -> KeysView[TableKey]:
-        """Return all keys, as of one time.
+        """Return a snapshot of all keys.
 
         Example:
             >>> with tt.Table(client, "positions") as table:
@@ -222,7 +223,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         return self.copy().keys()
 
     def values(self) -> ValuesView[Message]:
-        """Return all messages, as of one time.
+        """Return a snapshot of all messages.
 
         Example:
             >>> client.publish("positions", {"id": 1, "qty": 5})
@@ -234,7 +235,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         return self.copy().values()
 
     def items(self) -> ItemsView[TableKey, Message]:
-        """Return all keys and messages, as of one time.
+        """Return a snapshot of all keys and messages.
 
         Example:
             >>> client.publish("positions", {"id": 1, "qty": 5})
@@ -246,7 +247,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         return self.copy().items()
 
     def copy(self) -> dict[TableKey, Message]:
-        """Return the records as a dict, as of one time.
+        """Return a snapshot of the records, as a dict.
 
         Raises:
             Disconnected: The connection was lost, and the client does not reconnect. Any other error that

@@ -113,7 +113,7 @@ class ProgressStore(ClosesItself):
             return True
 
     def discard_all(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> int:
-        """Discard processed messages. Return the number of messages that were not yet discarded."""
+        """Discard processed messages. Return the number of messages that this call has discarded."""
         with self._lock:
             progress = self._get(sub_id)
             if progress is None or not len(sequences):

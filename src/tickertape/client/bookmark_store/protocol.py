@@ -68,13 +68,15 @@ class BookmarkStore(Protocol):
         """Recovery point adapter of the store, or None."""
 
     def started(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """Record the start that the server resolved: right after the earliest of `bookmarks`.
+        """Record where the server has started the subscription: right after the earliest of `bookmarks`.
 
-        An empty sequence means the start of the log. The start is the first recovery point. The call has no
-        effect if the subscription already has a recovery point."""
+        Without bookmarks it is the start of the log. This place becomes the first recovery point. The call
+        has no effect if the subscription already has a recovery point."""
 
     def resumed(self, sub_id: str, *, forget_beyond: bool = False) -> None:
-        """Prepare for a subscribe or resubscribe: `log` then accepts undiscarded messages again.
+        """Prepare for a subscribe or resubscribe: the method `log` may then accept a message a second time.
+
+        It does so for messages that are not discarded.
 
         `forget_beyond` allows redelivery of all messages after the recovery point, also of discarded ones.
         The client sets it for conflated subscriptions, which receive different messages each time."""
@@ -91,27 +93,30 @@ class BookmarkStore(Protocol):
         """
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """Return whether the message was discarded, or is too old to be delivered.
+        """Return whether the application discarded the message, or the message is too old for delivery.
 
         A message is too old if the store has not recorded it, but has recorded a later message of its
-        publisher. The method `log` drops these messages. It also drops duplicates of messages that it has
-        accepted since the last call of `resumed`.
+        publisher. The method `log` drops discarded and too old messages. It also drops duplicates of messages
+        that it has accepted since the last call of `resumed`.
         """
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
         """Discard a processed message. Return False if it was already discarded or never delivered."""
 
     def discard_all(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> int:
-        """Discard processed messages. Return the number of messages that were not yet discarded."""
+        """Discard processed messages. Return the number of messages that this call has discarded."""
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
         """Record that all messages of the subscription up to `bookmark` were delivered.
 
-        The message of `bookmark` itself may be one that does not match the filter.
+        The server sends `bookmark` in a notice of persisted messages. The message of `bookmark` itself may be
+        one that does not match the filter.
         """
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:
-        """Return the bookmarks of MOST_RECENT. The server resumes right after the earliest of them.
+        """Return the bookmarks that the client sends for the start point MOST_RECENT.
+
+        The server resumes right after the earliest of them.
 
         An empty list means EPOCH: the id is unknown, or the subscription started at EPOCH and its first
         message is not discarded."""

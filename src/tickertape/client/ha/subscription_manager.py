@@ -60,7 +60,8 @@ class SubscriptionManager(Protocol):
     def unsubscribed(self, sub_id: str) -> None:
         """Record the final end of a subscription: unsubscribed, complete or refused.
 
-        Not called when the client closes, or when a subscription with the same id and a handler replaces it.
+        Not called when the client closes. Not called either when another subscription with a handler replaces
+        it under the same id.
         """
 
     def stored(self) -> Sequence[StoredSubscription]:
@@ -77,7 +78,7 @@ class MemorySubscriptionManager:
         self._by_id: dict[str, StoredSubscription] = {}
 
     def subscribed(self, subscription: StoredSubscription) -> None:
-        """Remember a subscription as the last one, and drop an earlier one with the same id."""
+        """Append a subscription to the list. Remove an earlier one with the same id."""
         self._by_id.pop(subscription.sub_id, None)
         self._by_id[subscription.sub_id] = subscription
 

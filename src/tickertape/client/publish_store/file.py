@@ -273,7 +273,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         return write
 
     def seal(self, stored: Stored) -> None:
-        """Complete the batch of the messages appended since the last batch."""
+        """Complete the batch of all messages appended since the previous `seal`. `stored`: this batch."""
         first, last, batch = stored
         gathered = self._gathered
         count = batch.count

@@ -31,7 +31,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
     It can hold a large backlog while the connection is lost. Messages also survive a clean end of the
     process: `close` (or the end of the `with` block) writes the messages in memory to disk. A killed process
     loses the messages in memory. Use `FilePublishStore` to prevent this loss. Sequences never repeat, but a
-    new process may skip up to 1,048,576 sequences (`publish_store_sequences_ahead`).
+    new process may skip up to 1,048,576 sequences.
 
     Args:
         path: As in `FilePublishStore`.

@@ -125,8 +125,8 @@ class LogonNotingPublishStore(PublishStore, Protocol):
 
     Before its first logon, a client does not know which topics are persistent, so it stores every message.
     After the logon, it removes the messages of non-persistent topics from the store, and sends them without
-    sequence numbers. It does the same with messages of an earlier process, but only if `never_logged_on` is
-    True. If the store has any other message of a non-persistent topic, the connection ends with
+    sequence numbers. It does the same with messages of an earlier process if `never_logged_on` is True. If
+    it is False and an earlier process stored messages of a non-persistent topic, the connection ends with
     `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
     """
 

@@ -18,7 +18,7 @@ class DeleteResult(NamedTuple):
 
     A client with a publish store resends a delete after a lost connection. If the server has already
     executed the delete, and retention has removed it from the log, all counts are None. Then it is also
-    unknown whether matches are left because of the bound of one delete.
+    unknown whether the topic had more than 250,000 matches, so that some are left.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])

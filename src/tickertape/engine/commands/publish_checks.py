@@ -64,7 +64,7 @@ def check_from_client(batch: MessageBatch, *, deltas: bool = False) -> None:
     """
     if batch.run_count != 1:
         raise BadBatch(
-            f"Cannot store a batch of a client: its run table has {batch.run_count} rows. Send one row."
+            f"Cannot store a batch of a client: the batch has {batch.run_count} runs. Send one run."
         )
     columns = batch.columns & ~_COLUMNS_OF_CLIENTS
     if deltas and batch.message_flags is not None and int(batch.message_flags.max()) == FLAG_DELTA:

@@ -99,8 +99,8 @@ class InterestCompiler:
                 size += len(name.encode()) + _NAME_OVERHEAD_BYTES
         if size > topic_names_bytes_max:
             raise LimitReached(
-                f"Cannot subscribe to {shown(interest.topic)}: it covers too many topics that are not "
-                f"JSON: their names need {size:,} bytes, more than {topic_names_bytes_max:,} "
+                f"Cannot subscribe to {shown(interest.topic)}: the names of its topics that are not "
+                f"JSON need {size:,} bytes, more than {topic_names_bytes_max:,} "
                 "(topic_names_bytes_max). Use a pattern that covers fewer topics."
             )
         return {kind: tuple(names) for kind, names in found.items()}

@@ -194,8 +194,8 @@ def _check_follow(content: ContentFilter, topics: Sequence[StateTopic]) -> None:
         key = topic.definition.key
         if key and MESSAGE_FUNCTIONS["SOW_KEY"] in content.needs:
             raise BadFilter(
-                f"Cannot subscribe to {shown(topic.name)} with SOW_KEY() in the filter: messages after the "
-                f"query have no generated keys. Use the key fields in the filter: {', '.join(key)}."
+                f"Cannot subscribe to {shown(topic.name)} with SOW_KEY() in the filter: it is NULL in all "
+                f"messages that follow the query result. Use the key fields in the filter: {', '.join(key)}."
             )
 
 

@@ -138,9 +138,8 @@ class StateCommands:
                     self._searches += request.search is not None
                     if self._searches > sow_searches_per_frame_max:
                         raise LimitReached(
-                            "Cannot delete records: the frame has too many deletes by filter, by generated "
-                            f"keys or by lists of keys beyond {sow_delete_round_rows:,} keys in total. Send "
-                            f"at most {sow_searches_per_frame_max} of them in one frame."
+                            "Cannot delete records: the frame has too many deletes that need a search, such "
+                            f"as those by filter. Send at most {sow_searches_per_frame_max} in one frame."
                         )
                     requests.append(request)
                 except TickertapeError as error:

@@ -184,7 +184,7 @@ class StagingArea:
         if part is None or part.conn != session.conn:
             raise TransactionUnknown(
                 f"Cannot prepare {describe(transaction, name)}: this connection has staged no messages "
-                "for it. Stage the part again."
+                "for it. Stage its messages again."
             )
         part.touched = self._clock.mono
         task = StagePrepare(part.file, part.offset, part.messages, part.blocks)

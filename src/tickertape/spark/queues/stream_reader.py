@@ -64,7 +64,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if columns.numbered:
             raise UsageError(
                 f"Cannot read column {POSITION} from a queue. Leave it out of the schema, or read the topic "
-                "with option topic."
+                "as option 'topic'."
             )
         self._wanted = wanted
         self._columns = columns

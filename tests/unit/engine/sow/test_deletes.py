@@ -641,9 +641,8 @@ def test_deletes_of_a_frame_are_bounded() -> None:
     assert [(refusal.code, refusal.refused) for refusal in rejected(peer)] == [
         ("limit_reached", (beyond, beyond + 1))
     ]
-    assert (
-        "generated keys or by lists of keys beyond 2,048 keys in total. Send at most 16"
-        in rejected(peer)[0].text
+    assert "too many deletes that need a search, such as those by filter. Send at most 16" in (
+        rejected(peer)[0].text
     )
     send(other, [by_keys(1)] * (sow_deletes_per_frame_max + 1))
     assert other.goodbye is not None

@@ -105,7 +105,7 @@ class ChangeLog:
         if position < self._end:
             raise ValueError(
                 f"Cannot scan the state at position {position}: changes up to {self._end} are applied. "
-                "Open scans between commits."
+                "Scan only between commits."
             )
         scan = self._next_scan
         self._next_scan += 1
