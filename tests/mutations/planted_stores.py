@@ -269,7 +269,7 @@ STORE_MUTATIONS: Final = (
     Mutation(
         "a recovery point adapter is updated at each notice, also those that it causes",
         "client/bookmark_store/base.py",
-        "            if progress.notices >= adapter_notices:\n",
+        "            if progress.notices >= self._notices:\n",
         "            if progress.notices:\n",
         (
             "unit/client/bookmark_store/test_adapters.py",

@@ -40,8 +40,8 @@ bookmark_publishers_max: Final = 100_000
 recovery_bookmarks_max: Final = 256
 """Bookmarks of one recovery point: those of the most recent publishers."""
 adapter_notices: Final = 60
-"""Notices of persisted messages for each update of a recovery point adapter without discards. An adapter that
-publishes causes a notice itself, so one update for each notice would never end."""
+"""Notices of persisted messages for each update of a recovery point adapter that publishes. Each update
+causes a notice, so one update for each notice would never end."""
 bookmark_log_bytes_first: Final = 256 * KIB
 """Initial file size of a logged bookmark store. It doubles, by at most `bookmark_log_step_bytes_max`."""
 bookmark_log_step_bytes_max: Final = 4 * MIB

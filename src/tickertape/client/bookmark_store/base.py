@@ -21,7 +21,7 @@ from tickertape.client.bookmark_store.progress import (
     UInt64s,
     one_for_each,
 )
-from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
+from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter, publishing_adapters
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.closing import ClosesItself
 from tickertape.client.limits import adapter_notices
@@ -37,6 +37,8 @@ class ProgressStore(ClosesItself):
         self.adapter = adapter
         """Recovery point adapter of the store, or None."""
         self._offer: Callable[..., None] | None = getattr(adapter, "offer", None)
+        self._notices = adapter_notices if any(publishing_adapters(adapter)) else 1
+        """Notices for each update of the adapter."""
         self._lock = threading.RLock()
         self._progress: dict[str, Progress] = {}
         self._purging = False
@@ -133,7 +135,7 @@ class ProgressStore(ClosesItself):
             progress.point.notice(bookmark, progress.delivered, progress.head)
             self._keep_notice(progress, bookmark)
             progress.notices += 1
-            if progress.notices >= adapter_notices:
+            if progress.notices >= self._notices:
                 self._has_moved(sub_id)
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:

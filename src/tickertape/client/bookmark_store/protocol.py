@@ -5,7 +5,7 @@ A bookmark store tracks delivered and discarded messages, and provides the point
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from tickertape.base.bookmarks import Bookmark
@@ -38,9 +38,10 @@ class RecoveryPointAdapter(Protocol):
             bookmarks: The bookmarks that `load` must return, one per publisher. Empty: the start of the log.
 
         The store calls `update` under its lock, in `started`, `discard`, `discard_all` and `close` (see
-        `BookmarkStore`). It also calls it in `persisted`, once 60 of these calls have followed the last
-        update. So a slow adapter delays other calls of the store. An exception of `update` goes to the caller
-        of the store, except in `close`.
+        `BookmarkStore`), and in `persisted`. If the adapter publishes, `persisted` calls it only once 60 of
+        these calls have followed the last update, because each update causes such a call. So a slow adapter
+        delays other calls of the store. An exception of `update` goes to the caller of the store, except in
+        `close`.
         """
 
     def purge(self, sub_id: str | None = None) -> None:
@@ -157,11 +158,18 @@ def bind(store: BookmarkStore, name: str) -> None:
 def refuse_own_client(store: BookmarkStore, client: object) -> None:
     """Raise `UsageError` if the adapter of `store` uses `client`: its updates would wait for the deliveries
     that cause them."""
-    adapter: object = store.adapter
-    while adapter is not None:
-        if getattr(adapter, "client", None) is client:
+    for adapter, of_adapter in publishing_adapters(store.adapter):
+        if of_adapter is client:
             raise UsageError(
                 f"Cannot use the bookmark store: its {type(adapter).__name__} uses the same client. Use a "
                 "separate client for the adapter."
             )
+
+
+def publishing_adapters(adapter: object) -> Iterator[tuple[object, object]]:
+    """Yield an adapter and its inner adapters that publish, each with its client."""
+    while adapter is not None:
+        client = getattr(adapter, "client", None)
+        if client is not None:
+            yield adapter, client
         adapter = getattr(adapter, "inner", None)

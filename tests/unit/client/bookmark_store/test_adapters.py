@@ -317,8 +317,8 @@ def test_store_accepts_columns_of_a_batch(publishers: list[int]) -> None:
 
 
 @ALL
-def test_adapter_is_updated_at_every_60th_notice_since_the_last_update(make: Make, tmp_path: Path) -> None:
-    adapter = Kept()
+def test_adapter_that_publishes_is_updated_at_every_60th_notice(make: Make, tmp_path: Path) -> None:
+    adapter = Kept(client=object())
     with make(tmp_path / "marks", adapter) as store:
         store.resumed("s")
         for sequence in range(1, adapter_notices):
