@@ -82,7 +82,7 @@ class AsyncMessageStream(StreamBase):
 
         Raises:
             TimedOut: No batch within `timeout`.
-            Disconnected: The connection of a bounded stream was lost. Any other error that ended the stream
+            Disconnected: The connection of a replay or query was lost. Any other error that ended the stream
                 early is raised too.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.
@@ -118,7 +118,7 @@ class AsyncMessageStream(StreamBase):
         Raises:
             UsageError: A column is unknown, or the messages go to a handler (`on_message`).
             TimedOut: No batch within `timeout`. The messages already read are lost.
-            Disconnected: The connection of a bounded stream was lost. Any other error that ended the stream
+            Disconnected: The connection of a replay or query was lost. Any other error that ended the stream
                 early is raised too.
             BadOption: The timeout is invalid.
 
@@ -142,7 +142,7 @@ class AsyncMessageStream(StreamBase):
         Raises:
             TimedOut: No message within `timeout`. The stream remains usable.
             StreamEnded: The subscription has ended, and all its messages were read.
-            Disconnected: The connection of a bounded stream was lost. Any other error that ended the stream
+            Disconnected: The connection of a replay or query was lost. Any other error that ended the stream
                 early is raised too.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.

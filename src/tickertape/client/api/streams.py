@@ -101,8 +101,8 @@ class StreamBase(ABC):
         """Bookmark of the last message before the actual start of a bookmark subscription.
 
         EPOCH if the subscription started at the beginning of the log. After a reconnect, the property refers
-        to the start on the new connection. None for a plain subscription, and if the server does not know the
-        bookmark yet.
+        to the start on the new connection. None for a subscription without a start point, and if the
+        server did not report the bookmark.
         """
         return self._buffer.started_after
 
@@ -110,7 +110,7 @@ class StreamBase(ABC):
     def bookmark_found(self) -> bool | None:
         """Whether the log contains the requested start bookmark. None for a plain subscription.
 
-        If False, the subscription started as `bookmark_not_found` requests.
+        If False, the subscription started at the place that its option `bookmark_not_found` names.
         """
         return self._buffer.bookmark_found
 
@@ -127,9 +127,9 @@ class StreamBase(ABC):
     def as_of_position(self) -> int | None:
         """Position of the query result in the log of the server.
 
-        The result has all messages, deletes and expiries below this position, and no others. So a delete is
-        in effect if this server has reported a lower `DeleteResult.position` for it. None for a stream
-        without a query, and for a pattern that matches neither a SOW topic nor a queue.
+        The result has all messages, deletes and expiries below this position, and no others. So it reflects a
+        delete if the same server has reported a lower `DeleteResult.position` for the delete. None for a
+        stream without a query, and for a pattern that matches neither a SOW topic nor a queue.
         """
         return self._buffer.as_of_position
 

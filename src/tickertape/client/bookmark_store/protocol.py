@@ -17,14 +17,16 @@ from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 
 @runtime_checkable
 class RecoveryPointAdapter(Protocol):
-    """Storage of recovery points in addition to a bookmark store. A store makes one call at a time.
+    """Storage of recovery points in addition to a bookmark store.
+
+    A store makes one call at a time, with an exception for adapters that have `offer`.
 
     An adapter that publishes needs a separate client for this, in its attribute `client`. A client raises
     `UsageError` for a bookmark store whose adapter publishes with the same client.
 
     An adapter may also have `offer`, which stores then call instead of `update` (see
-    `ConflatingRecoveryPointAdapter`). Stores call `purge` and `close` of such an adapter at any time, also
-    during `offer`.
+    `ConflatingRecoveryPointAdapter`). Stores call `purge` and `close` of these adapters also during
+    `offer`.
     """
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
@@ -37,11 +39,11 @@ class RecoveryPointAdapter(Protocol):
             sub_id: Subscription id.
             bookmarks: The bookmarks that `load` must return, one per publisher. Empty: the start of the log.
 
-        The store calls `update` under its lock, in `started`, `discard`, `discard_all` and `close` (see
-        `BookmarkStore`), and in `persisted`. If the adapter publishes, `persisted` calls it only once 60 of
-        these calls have followed the last update, because each update causes such a call. So a slow adapter
-        delays other calls of the store. An exception of `update` goes to the caller of the store, except in
-        `close`.
+        The store calls `update` under its lock, so a slow adapter delays other calls of the store. It calls
+        `update` in `started`, `discard`, `discard_all`, `persisted` and `close` (see `BookmarkStore`). For an
+        adapter that publishes, it skips most calls in `persisted`: it makes one after 60 of them. Otherwise
+        each message of the adapter would cause another one. An exception of `update` goes to the caller of
+        the store, except in `close`.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

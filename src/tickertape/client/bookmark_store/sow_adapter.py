@@ -124,8 +124,7 @@ class SowRecoveryPointAdapter:
     def purge(self, sub_id: str | None = None) -> None:
         """Delete the record of a subscription, or all records of the tracked client (None).
 
-        Does not wait for the answer, because the client of the subscriptions may purge on its receive
-        thread."""
+        Does not wait for the answer of the server."""
         if sub_id is None:
             self.client.sow_delete(self.topic, filter=self._own, wait=False)
         else:

@@ -126,7 +126,7 @@ class DefaultServerChooser:
     def error(self) -> str:
         """Return the text of the last failure, or `""` after a success or before any failure.
 
-        With an empty list, the text reports that.
+        If the chooser has no servers, the text says so.
         """
         if not self._uris:
             return "The list of servers is empty."

@@ -107,7 +107,7 @@ class AppendingPublishStore(PublishStore, Protocol):
         """Return a faster `append` as a function `write(sequence, body)`, or None if the store has none.
 
         `write` is only for messages of `topic` that have no expiration, correlation id or key. The client
-        calls `writer` after an `append`, and uses `write` only for messages of the same batch. If
+        calls `writer` after an `append`, and calls `write` only until the next `seal`. If
         `write` returns False, it stored nothing, and the client calls `append`.
         """
 

@@ -234,9 +234,9 @@ class TableState:
         for group in keys.topics if isinstance(keys, RecordKeys) else ():
             if group.pattern and not group.fields and group.topic == self._topic:
                 raise BadTopic(
-                    f"Cannot make a table of {self._topic!r}: this SOW topic covers several topics, and they "
-                    "can have records with the same explicit key. Pass the pattern "
-                    f"'^{re.escape(self._topic)}$'. Then the keys of the table include the topic."
+                    f"Cannot make a table of {self._topic!r}: its records have different topics, and two of "
+                    "them can have the same explicit key. Pass the topic as a regular expression, "
+                    f"'^{re.escape(self._topic)}$', so that each key of the table includes the topic."
                 )
 
 
