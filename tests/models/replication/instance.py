@@ -12,6 +12,7 @@ from tests.models.replication.records import (
     TOPICS,
     After,
     Bookmark,
+    Copy,
     Covered,
     Holes,
     Linked,
@@ -66,7 +67,7 @@ class Instance:
         self.removed: set[Bookmark] = set()
         """Messages that retention removed."""
         self.repeated: set[Bookmark] = set()
-        """Messages that are in the log more than once."""
+        """Messages that are in the log more than once, or have a copy that is."""
         self._start()
 
     @property
@@ -92,6 +93,7 @@ class Instance:
             self.durable.note(log, place)
         self._unsynced: list[Linked] = []
         self.positions: dict[Bookmark, int] = {}
+        self._copies: set[tuple[int, int, int, bytes]] = set()
         for position, row in enumerate(self.log.rows, self.log.first):
             self._enter(row, position)
         self.fold.sequences.changed.clear()
@@ -100,10 +102,19 @@ class Instance:
         self.fold.enter(row, position)
         if isinstance(row, Linked):
             self._unsynced.append(row)
+        elif isinstance(row, Copy):
+            self._note_copy(row.content)
         elif isinstance(row, Stored):
+            self._note_copy(row.content)
             if row.bookmark in self.positions or row.bookmark in self.removed:
                 self.repeated.add(row.bookmark)
             self.positions[row.bookmark] = position
+
+    def _note_copy(self, content: Content) -> None:
+        copy = content.publisher, content.sequence, content.stamp, content.log
+        if copy in self._copies:
+            self.repeated.add(copy[:2])
+        self._copies.add(copy)
 
     def add(self, row: Row) -> None:
         """Append a row."""

@@ -113,9 +113,9 @@ class Link:
     def _take_copy(self, content: Content) -> None:
         """Store a copy of a known message if it counts."""
         state = self.destination.fold.state
-        if self.rules.copies == "none" or not state.counts(content):
+        if self.rules.copies == "none" or not state.counts(content, unnamed=self.rules.copies == "unnamed"):
             return
-        if self.rules.copies == "all" or not (isinstance(content, Deleted) and state.names_more(content)):
+        if self.rules.copies != "first" or not (isinstance(content, Deleted) and state.names_more(content)):
             self.destination.add(Copy(content))
 
     def _is_newer(self, row: Covered) -> bool:

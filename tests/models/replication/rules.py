@@ -59,8 +59,9 @@ class Rules:
     """A hole is closed when all members have no message for it, or all destinations."""
     reports_count: Literal["direct", "any"] = "direct"
     """A report of a direct source counts when it came over its link, or over any route."""
-    copies: Literal["all", "first", "none"] = "all"
-    """The first copy of a message counts, also if it arrives later, and so does a delete that names more."""
+    copies: Literal["all", "unnamed", "first", "none"] = "all"
+    """The first copy of a message counts, also if it arrives later, and so does a delete that names more.
+    With "unnamed", the first copy of a delete counts also on keys for which it names no message."""
     named_stamps: bool = True
     """A named message has the order stamp of its copy, so that a copy that counts is asked for."""
     forget: Literal["stable", "at once", "never"] = "stable"

@@ -68,13 +68,18 @@ class State:
             if known is None or found.age < known.age:
                 self.candidates[key][content.publisher] = found
 
-    def counts(self, content: Content) -> bool:
-        """Return whether a copy of a stored message counts: the first copy, or a delete that names more."""
+    def counts(self, content: Content, unnamed: bool = False) -> bool:
+        """Return whether a copy of a stored message counts: the first copy, or a delete that names more.
+
+        With `unnamed`, deletes are compared also on keys for which they name no message.
+        """
         if content.stamp <= self.stable_stamp:
             return False
         if isinstance(content, Deleted) and self.names_more(content):
             return True
         for key in keys_of(content):
+            if isinstance(content, Deleted) and content.named[key] is None and not unnamed:
+                continue  # it does not replace the candidate
             known = self.candidates[key].get(content.publisher)
             same = known is not None and known.content.sequence == content.sequence
             if (

@@ -61,6 +61,7 @@ DESTINATIONS: Final = Rules(pins="destinations")
 SPLITS: Final = Rules(holes_rows="splits", pins="none", removed_rows="skipped")
 LOST_STORES: Final = Setup(lost_stores=3, messages=30)
 STAR_STORES: Final = replace(LOST_STORES, topology="star")
+STAR_CRASHES: Final = replace(CRASHES, topology="star", lost_stores=2, messages=30)
 RECORDS: Final = Setup(records=True, messages=30)
 DELETES: Final = replace(RECORDS, replacements=1)
 NEW_RECORDS: Final = replace(DELETES, removals=15)
@@ -74,6 +75,7 @@ OLDER: Final = Setup(older_clients=True)
 OLDER_STAR: Final = Setup("star", older_clients=True)
 ONLY_UNPROVEN: Final = Rules(unproven="only", pass_through=False)
 PROVEN: Final = Rules(reported_holes="proven")
+UNNAMED: Final = Rules(copies="unnamed")
 CLOSED_EARLY: Final = Rules(closing="destinations")
 CHAIN: Final = Setup("chain")
 PASSED_OVER: Final = Rules(unknown_log="passed over")
@@ -101,6 +103,7 @@ VARIANTS: Final = (
     Variant("design, mesh, records, removals, an empty log", DESIGN, NEW_RECORDS, seeds=10),
     Variant("design, chain, records, an old copy", DESIGN, OLD_RECORDS, seeds=10),
     _defect("copies not stored", Rules(copies="none"), RECORDS, "states"),
+    _defect("copies of deletes that name no message stored", UNNAMED, STAR_CRASHES, "lost twice missed", 200),
     _defect(
         "copies of deletes that name more not stored", Rules(copies="first"), DELETES, "states", first=220
     ),
