@@ -21,6 +21,7 @@ def judge(schedule: Schedule) -> Counter[str]:
     `lost`: a log lacks a message that another log has, or all logs lack a message that must survive,
     or a publisher waits for ever.
     `untrue`: a message was acknowledged that was not on each disk that its acknowledgement names.
+    New logs start behind messages that retention removed elsewhere.
     `twice`: a log has a message or a copy twice, or the subscriber got it twice.
     `states`: records of two instances differ, or differ from the oracle.
     `missed`: the subscriber did not get a message of the logs.

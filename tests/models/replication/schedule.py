@@ -191,11 +191,24 @@ class Schedule:
             if publisher.at is not None:
                 at = publisher.at
                 others = [link.destination for link in self.links if link.sync and link.source is at]
-                untrue = [b for b in released if not at.holds(b)]
+                untrue = [b for b in released if not (at.holds(b) or self._began_behind(at, b))]
                 for bookmark in released:
-                    if topic_of(bookmark[1]) in at.routed and bookmark not in at.removed:
-                        untrue += [bookmark for other in others if not other.holds(bookmark)]
+                    if topic_of(bookmark[1]) in at.routed:
+                        untrue += [bookmark for other in others if self._is_untrue(bookmark, at, other)]
                 self.events["untrue"] += bool(untrue)
+
+    def _is_untrue(self, bookmark: Bookmark, at: Instance, other: Instance) -> bool:
+        """Return whether a destination lacks a message that an instance acknowledged."""
+        removed = other.replaced and bookmark in at.removed
+        return not (removed or other.holds(bookmark) or self._began_behind(other, bookmark))
+
+    def _began_behind(self, instance: Instance, bookmark: Bookmark) -> bool:
+        """Return whether a new log lacks a message because retention removed it from all its sources.
+
+        An acknowledgement of such a message is true: it was on the disks until retention removed it.
+        """
+        sources = [link.source for link in self.links if link.destination is instance]
+        return instance.replaced and all(bookmark in source.removed for source in sources)
 
     def _cut(self, link: Link) -> None:
         for other in self.links:
