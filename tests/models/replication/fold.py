@@ -21,6 +21,8 @@ class Fold:
         """Places of all logs."""
         self.covered: dict[int, Covered] = {}
         """The newest report of each other log."""
+        self.reporters: set[int] = set()
+        """The logs that reported rows of this log at least once."""
         self.state = State()
         self.after: dict[int, int] = {}
         """The newest `After` row of each publisher."""
@@ -57,6 +59,8 @@ class Fold:
         if row.log == self.log_id:
             return
         self.covered[row.log] = row
+        if self.log_id in dict(row.places):
+            self.reporters.add(row.log)
         for log, place in (*row.places, (row.log, row.place)):
             if log != self.log_id:
                 self.reached.note(log, place)

@@ -263,6 +263,7 @@ class Instance:
     def remove(self, first: int) -> set[Bookmark]:
         """Remove rows before `first`, and return their messages."""
         removed = set()
+        self.summary.reporters |= self.fold.reporters
         for position, row in enumerate(self.log.remove(first), self.log.first):
             self.summary.summarise(row, position)
             if isinstance(row, Stored):

@@ -61,8 +61,11 @@ class Link:
 
     def _forgot(self) -> bool:
         """Return whether the destination reported rows of the source and has none: an old copy."""
-        report = self.source.fold.covered.get(self.destination.log_id)
-        reported = report is not None and self.source.log_id in dict(report.places)
+        fold, destination = self.source.fold, self.destination.log_id
+        report = fold.covered.get(destination)
+        reported = destination in fold.reporters
+        if self.rules.old_copies == "newest report":
+            reported = report is not None and self.source.log_id in dict(report.places)
         unknown = self.source.position_of(self.destination.fold.reached) is None
         return self.source.log.first > 0 and reported and unknown
 

@@ -48,6 +48,8 @@ class Rules:
     """A link that starts behind removed rows opens holes for them, or repeats the last `After` rows."""
     removed_rows: Literal["refused", "skipped"] = "refused"
     """A destination whose place is before the first row is refused, or skips rows."""
+    old_copies: Literal["any report", "newest report"] = "any report"
+    """A destination without a place is an old copy if it reported rows of the source once, or lately."""
     missing: Literal["searched", "held back", "ignored"] = "searched"
     """A subscriber resumes before messages of its holes, behind the message before, or ignores holes."""
     unproven: Literal["also", "only", "ignored"] = "also"

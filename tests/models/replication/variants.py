@@ -57,6 +57,7 @@ NEW: Final = replace(REMOVALS, replacements=1)
 NEW_STORES: Final = replace(NEW, sync=True, lost_stores=2)
 OLD: Final = replace(REMOVALS, restores=1)
 CHAIN_REMOVALS: Final = replace(NEW, topology="chain")
+STAR_OLD: Final = replace(OLD, topology="star", sync=True, crashes=2)
 DESTINATIONS: Final = Rules(pins="destinations")
 SPLITS: Final = Rules(holes_rows="splits", pins="none", removed_rows="skipped")
 LOST_STORES: Final = Setup(lost_stores=3, messages=30)
@@ -75,6 +76,7 @@ OLDER: Final = Setup(older_clients=True)
 OLDER_STAR: Final = Setup("star", older_clients=True)
 ONLY_UNPROVEN: Final = Rules(unproven="only", pass_through=False)
 PROVEN: Final = Rules(reported_holes="proven")
+NEWEST_REPORT: Final = Rules(old_copies="newest report")
 UNNAMED: Final = Rules(copies="unnamed")
 CLOSED_EARLY: Final = Rules(closing="destinations")
 CHAIN: Final = Setup("chain")
@@ -128,6 +130,7 @@ VARIANTS: Final = (
     _defect("pins of destinations only, chain, an empty log", DESTINATIONS, CHAIN_REMOVALS, "lost", first=20),
     _defect("`After` rows repeated before the first row", Rules(first_rows="after"), NEW, "lost"),
     _defect("removed rows skipped, an old copy", Rules(removed_rows="skipped"), OLD, "lost"),
+    _defect("old copy by the newest report, star", NEWEST_REPORT, STAR_OLD, "lost", first=235),
     _defect("no `Holes` row for the last fill, no pins", SPLITS, CRASHES_REMOVALS, "twice"),
     Variant("rows sent before the sync", Rules(send="accepted"), CRASHES),
     _defect("acknowledged before the sync", Rules(acknowledge="accepted"), CRASHES, "lost untrue"),
