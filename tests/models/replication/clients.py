@@ -111,12 +111,14 @@ class Subscriber:
         self.whole_logs = 0
         """Number of subscriptions to a whole log, because no place of it was known."""
 
+        self.behind = 0
+        """The number of links behind removed rows that the instance had when the subscriber connected."""
         self.expired = False
-        """An instance reported that it has removed rows which the subscriber may need."""
+        """An instance reported that it lacks removed rows which the subscriber may need."""
 
     def connect(self, instance: Instance) -> None:
         """Resume the subscription at an instance."""
-        self.at = instance
+        self.at, self.behind = instance, instance.behind
         bookmarks = self.sequences.highest.items()
         known = [instance.positions[b] + 1 for b in bookmarks if b in instance.positions]
         known += [instance.positions[b] for b in self._missing() if b in instance.positions]
@@ -147,6 +149,8 @@ class Subscriber:
         log = self.at.log
         if self.position < log.first:
             self.position, self.expired = log.first, True
+        if self.rules.open_subscriptions == "notified":
+            self.expired = self.expired or self.at.behind > self.behind
         for row in log.between(self.position, min(self.position + rows, log.synced)):
             self.position += 1
             if isinstance(row, Linked):

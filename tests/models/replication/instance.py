@@ -64,6 +64,8 @@ class Instance:
         """The fold of removed rows."""
         self.whole = True
         """All rows since the first start are in the log."""
+        self.behind = 0
+        """The number of links that started behind removed rows of their source."""
         self.removed: set[Bookmark] = set()
         """Messages that retention removed."""
         self.repeated: set[Bookmark] = set()
@@ -228,6 +230,7 @@ class Instance:
         self.log = Log(next(self.ids))
         self.summary = Fold(self.log_id)
         self.whole = True
+        self.behind = 0
         self.replaced = True
         self.removed.clear()
         self._start()

@@ -72,6 +72,7 @@ class Link:
     def _begin(self) -> None:
         """Open holes for the messages that the source had before its first row."""
         self.destination.whole = False
+        self.destination.behind += 1
         summary = self.source.summary
         if self.rules.first_rows == "holes":
             for publisher, highest in summary.sequences.highest.items():

@@ -55,6 +55,8 @@ class Rules:
     unproven: Literal["also", "only", "ignored"] = "also"
     """The first message of a connection without a claim opens an unproven hole, after the row of its run,
     in place of that row, or not at all."""
+    open_subscriptions: Literal["notified", "ignored"] = "notified"
+    """Open subscriptions are notified that a link starts behind removed rows, or only later ones are."""
     reported_holes: Literal["all", "proven"] = "all"
     """Subscribers know all holes, or only proven ones."""
     closing: Literal["members", "destinations", "never"] = "members"
