@@ -134,6 +134,15 @@ class Subscriber:
         position = min(known, default=0)
         self.expired = self.expired or position < instance.log.first
         self.position = max(position, instance.log.first)
+        if position <= instance.log.first:
+            self._open_holes(instance)
+
+    def _open_holes(self, instance: Instance) -> None:
+        """Open the holes that an instance has at its first row: their messages are in later rows."""
+        if self.rules.first_holes == "sent" and self.rules.filter == "holes":
+            for publisher, holes in instance.summary.sequences.holes.items():
+                for hole in holes:
+                    self.sequences.open(publisher, hole.high)
 
     def _missing(self) -> list[Bookmark]:
         """Return the messages that the subscriber needs first: those of holes, or at the low end of holes."""
@@ -149,6 +158,7 @@ class Subscriber:
         log = self.at.log
         if self.position < log.first:
             self.position, self.expired = log.first, True
+            self._open_holes(self.at)
         if self.rules.open_subscriptions == "notified":
             self.expired = self.expired or self.at.behind > self.behind
         for row in log.between(self.position, min(self.position + rows, log.synced)):

@@ -39,7 +39,8 @@ def judge(schedule: Schedule) -> Counter[str]:
     )
     found["untrue"] = schedule.events["untrue"] > 0
     found["twice"] = any(i.repeated for i in instances) or max(subscriber.delivered.values(), default=0) > 1
-    found["missed"] = bool(union - set(subscriber.delivered)) and not subscriber.expired
+    expired = schedule.retired if subscriber.expired else set()
+    found["missed"] = bool(union - set(subscriber.delivered) - expired)
     found["states"] = schedule.setup.records and _states_differ(schedule)
     schedule.events["broken"] = any(link.was_broken for link in schedule.links)
     schedule.events["expired"] = subscriber.expired

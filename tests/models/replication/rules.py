@@ -57,6 +57,8 @@ class Rules:
     in place of that row, or not at all."""
     open_subscriptions: Literal["notified", "ignored"] = "notified"
     """Open subscriptions are notified that a link starts behind removed rows, or only later ones are."""
+    first_holes: Literal["sent", "not sent"] = "sent"
+    """A subscription that starts at the first row gets the holes of the removed rows, or does not."""
     reported_holes: Literal["all", "proven"] = "all"
     """Subscribers know all holes, or only proven ones."""
     closing: Literal["members", "destinations", "never"] = "members"

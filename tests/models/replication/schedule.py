@@ -82,6 +82,8 @@ class Schedule:
         self.acknowledged: set[Bookmark] = set()
         self.removed: dict[int, set[Bookmark]] = {}
         """By log, messages that retention removed elsewhere while the log lacked them."""
+        self.retired: set[Bookmark] = set()
+        """Messages that retention removed from any log."""
         self.faults = [
             *[self._restore] * setup.restores,
             *[self._crash] * setup.crashes,
@@ -245,6 +247,7 @@ class Schedule:
             pins.append(instance.stable(self._members(), self._sources(instance)))
         ends = [end for end in instance.log.commits if end <= min(instance.log.synced, *pins)]
         removed = instance.remove(self.random.choice([ends[-1], *ends])) if ends else set()
+        self.retired |= removed
         for other in self.instances:
             self.removed.setdefault(other.log_id, set()).update(b for b in removed if not other.holds(b))
         self.events["removed"] += len(removed)

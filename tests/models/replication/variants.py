@@ -57,6 +57,7 @@ NEW: Final = replace(REMOVALS, replacements=1)
 NEW_STORES: Final = replace(NEW, sync=True, lost_stores=2)
 OLD: Final = replace(REMOVALS, restores=1)
 CHAIN_REMOVALS: Final = replace(NEW, topology="chain")
+CHAIN_OLD: Final = replace(OLD, topology="chain", crashes=2)
 STAR_NEW: Final = replace(NEW, topology="star", sync=True, crashes=2)
 STAR_OLD: Final = replace(OLD, topology="star", sync=True, crashes=2)
 DESTINATIONS: Final = Rules(pins="destinations")
@@ -78,6 +79,7 @@ OLDER_STAR: Final = Setup("star", older_clients=True)
 ONLY_UNPROVEN: Final = Rules(unproven="only", pass_through=False)
 PROVEN: Final = Rules(reported_holes="proven")
 IGNORED: Final = Rules(open_subscriptions="ignored")
+NOT_SENT: Final = Rules(first_holes="not sent")
 NEWEST_REPORT: Final = Rules(old_copies="newest report")
 UNNAMED: Final = Rules(copies="unnamed")
 CLOSED_EARLY: Final = Rules(closing="destinations")
@@ -134,6 +136,7 @@ VARIANTS: Final = (
     _defect("removed rows skipped, an old copy", Rules(removed_rows="skipped"), OLD, "lost"),
     _defect("old copy by the newest report, star", NEWEST_REPORT, STAR_OLD, "lost", first=235),
     _defect("open subscriptions ignore removed rows, star", IGNORED, STAR_NEW, "missed", first=160),
+    _defect("first holes not sent, chain, an old copy", NOT_SENT, CHAIN_OLD, "missed", first=70),
     _defect("no `Holes` row for the last fill, no pins", SPLITS, CRASHES_REMOVALS, "twice"),
     Variant("rows sent before the sync", Rules(send="accepted"), CRASHES),
     _defect("acknowledged before the sync", Rules(acknowledge="accepted"), CRASHES, "lost untrue"),
