@@ -196,11 +196,12 @@ class Instance:
     def _counts(self, key: bytes, message: Published | Deleted) -> bool:
         if message.sequence <= self.stable_sequences[key, message.publisher]:
             return False
+        names = isinstance(message, Published) or message.named[key] is not None
         found = self.records.candidate(key, message.publisher)
         if found is not None and found.sequence == message.sequence:
-            return (message.stamp, message.log) < found.stored
+            return names and (message.stamp, message.log) < found.stored
         older = found is None or found.sequence < message.sequence
-        return isinstance(message, Deleted) and older and message.named[key] is not None
+        return names and older and isinstance(message, Deleted)
 
     # -- commits --------------------------------------------------------------------------------------
 
