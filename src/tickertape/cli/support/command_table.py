@@ -40,7 +40,7 @@ ROOT: Final[CommandTable] = (
             "doctor": "Check disk, clock, limits and certificates of this machine.",
             "publish": "Publish lines, and wait until they are persisted.",
             "subscribe": "Print the messages of a topic, live or from the log.",
-            "sow": "Print the records of a SOW topic.",
+            "sow": "Print the records of a SOW topic, or the messages of a queue.",
         },
     )
     | _module(f"{_COMMANDS}.sow", {"sow-delete": "Delete records of a SOW topic."})

@@ -65,7 +65,7 @@ def test_sequenced_frame_with_an_unrecorded_topic_is_refused() -> None:
     peer = world.connect("p")
     peer.publish("elsewhere", [b"1"])
     world.settle()
-    assert _rejection(peer).endswith("Send messages of such topics without sequences.")
+    assert _rejection(peer).endswith("Send messages of non-persistent topics without sequences.")
 
 
 @pytest.mark.behaviour(13)
