@@ -368,7 +368,7 @@ class JournalFull(JournalError):
 
 
 class ArchiveFailed(TickertapeError):
-    """Archive that cannot be read or extended, or a table that is not the expected archive."""
+    """Archive that cannot be read or extended, or a Delta table that does not hold the expected archive."""
 
     def __init__(self, message: str = "", *, missing: bool = False) -> None:
         super().__init__(message)

@@ -197,8 +197,8 @@ class AsyncClient(
 
         If the previous publish sent a frame, the call first yields to other tasks. It waits only if the
         publish store or the send buffer is full. If the connection is lost while the publish store is full,
-        the call raises `Disconnected`. Two kinds of clients wait instead: HA
-        clients, and clients with a disconnect handler if the call has a timeout.
+        the call raises `Disconnected`. An HA client waits instead. A client with a disconnect handler waits
+        too, if the call has a timeout.
 
         Args:
             topic: Name of the topic or queue.

@@ -297,7 +297,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             conflation_key: Fields of the conflation key. None (default): the key is the topic name.
             pause: Start paused (default False).
             timestamp: Deliver the time at which the server accepted each message (default True).
-            live: As in `bookmark_subscribe` (default False).
+            live: Deliver the newest messages before they are synced (default False).
             fully_durable: As in `bookmark_subscribe` (default False).
             bookmark_not_found: As in `bookmark_subscribe` (default `"fail"`).
             select: Fields to send, as in `subscribe`.

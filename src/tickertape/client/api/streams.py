@@ -127,9 +127,9 @@ class StreamBase(ABC):
     def as_of_position(self) -> int | None:
         """Position of the query result in the log of the server.
 
-        The result has all messages, deletes and expiries below this position, and no others. So it reflects a
-        delete if the same server has reported a lower `DeleteResult.position` for the delete. None for a
-        stream without a query, and for a pattern that matches neither a SOW topic nor a queue.
+        The result reflects all messages, deletes and expiries below this position, and no others. It
+        reflects a delete if the same server reported a lower `DeleteResult.position` for the delete. None
+        for a stream without a query, and for a pattern that matches neither a SOW topic nor a queue.
         """
         return self._buffer.as_of_position
 

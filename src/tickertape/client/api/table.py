@@ -252,7 +252,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         Raises:
             Disconnected: The connection was lost, and the client does not reconnect. Any other error that
                 ended the table is raised too, here and by all other reads.
-            StreamEnded: The subscription was ended, for example by `unsubscribe` of the client.
+            StreamEnded: `unsubscribe` of the client ended the subscription. After `close`, the table keeps
+                its records and raises nothing.
 
         Example:
             >>> table = tt.Table(client, "positions")
@@ -283,7 +284,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         """Bookmark of the last message in the log, of any topic, before the last complete query result.
 
         The result has the records as they were right after this message. The table also has all later
-        messages. EPOCH if the log had no message. None before the first result is complete.
+        changes of its records. EPOCH if the log had no message. None before the first result is complete.
         """
         return self._state.as_of
 

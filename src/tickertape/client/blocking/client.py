@@ -234,9 +234,9 @@ class Client(
         """Publish one message. If the call raises one of the errors below, the message is not published.
 
         The call waits only if the publish store or the send buffer is full. If the connection is lost while
-        the publish store is full, the call raises `Disconnected`. Two kinds of clients wait instead:
-        HA clients, and clients with a disconnect handler if the call has a timeout. Call `publish_flush` to
-        wait until messages are persisted.
+        the publish store is full, the call raises `Disconnected`. An HA client waits instead. A client with
+        a disconnect handler waits too, if the call has a timeout. Call `publish_flush` to wait until messages
+        are persisted.
 
         Args:
             topic: Name of the topic or queue.

@@ -40,10 +40,10 @@ class RecoveryPointAdapter(Protocol):
             bookmarks: The bookmarks that `load` must return, one per publisher. Empty: the start of the log.
 
         The store calls `update` under its lock, so a slow adapter delays other calls of the store. It calls
-        `update` in `started`, `discard`, `discard_all`, `persisted` and `close` (see `BookmarkStore`). For an
-        adapter that publishes, it skips most calls in `persisted`: it makes one after 60 of them. Otherwise
-        each message of the adapter would cause another one. An exception of `update` goes to the caller of
-        the store, except in `close`.
+        `update` in `started`, `discard`, `discard_all`, `persisted` and `close` (see `BookmarkStore`). If the
+        adapter publishes, only each 60th call of `persisted` calls `update`: otherwise each published message
+        would cause another `persisted`, without end. An exception of `update` goes to the caller of the
+        store, except in `close`.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

@@ -84,7 +84,7 @@ def check_from_client(batch: MessageBatch, *, deltas: bool = False) -> None:
     if run.flags & ~RUN_BY_SERVER or run.origin:
         raise BadBatch(
             f"Cannot store a batch of a client: its run has flags {run.flags:#x} and origin {run.origin}. "
-            f"Send origin 0, and no flag other than {RUN_BY_SERVER:#x}."
+            f"Send origin 0 and flags 0 or {RUN_BY_SERVER:#x}."
         )
     if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
         raise BadBatch(
@@ -202,7 +202,7 @@ class PublishChecks:
             if self._catalog.publish_target(topic) != topic:
                 raise BadTopic(
                     f"Cannot commit messages for {shown(topic)}: after a configuration change, it is "
-                    "the name of a queue over other topics. Stage and commit the transaction again."
+                    "the name of a queue over other topics. Abort the transaction, then publish the messages in a new one."
                 )
 
     def admit(self, command: Publish, batch: MessageBatch) -> Admission:

@@ -99,9 +99,9 @@ class InterestCompiler:
                 size += len(name.encode()) + _NAME_OVERHEAD_BYTES
         if size > topic_names_bytes_max:
             raise LimitReached(
-                f"Cannot subscribe to {shown(interest.topic)}: the names of its topics that are not "
-                f"JSON need {size:,} bytes, more than {topic_names_bytes_max:,} "
-                "(topic_names_bytes_max). Use a pattern that covers fewer topics."
+                f"Cannot subscribe to {shown(interest.topic)}: the names of all matching topics whose "
+                f"messages are not JSON need {size:,} bytes, more than {topic_names_bytes_max:,} "
+                "(topic_names_bytes_max). Use a pattern that matches fewer topics."
             )
         return {kind: tuple(names) for kind, names in found.items()}
 

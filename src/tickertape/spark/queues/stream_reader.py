@@ -63,8 +63,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, wanted: QueueSourceOptions, columns: ColumnSelection) -> None:
         if columns.numbered:
             raise UsageError(
-                f"Cannot read column {POSITION} from a queue. Leave it out of the schema, or read the topic "
-                "as option 'topic'."
+                f"Cannot read column {POSITION} from a queue. Leave it out of the schema. Or read a topic "
+                "instead: option 'topic' in place of 'queue'."
             )
         self._wanted = wanted
         self._columns = columns
