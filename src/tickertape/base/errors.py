@@ -242,8 +242,8 @@ class PublisherCollision(Refused):
 
 
 class NotReady(Refused):
-    """The server is shutting down, or reached its limit of connections, searches or pending replacements of
-    subscriptions. Or the subscription to replace is a query whose result is not complete."""
+    """The server is shutting down, or reached a limit of concurrent work: connections, searches, or
+    subscriptions that are being replaced. Or a call replaces a query whose result is not complete."""
 
 
 class SlowClient(Refused):
@@ -313,9 +313,10 @@ class JournalError(TickertapeError):
 
 
 class NotAJournal(JournalError):
-    """Data directory without a journal. It is not a directory, or has files but no `identity.json`.
+    """Path that is not the data directory of a journal.
 
-    Or it is empty or missing, and the configuration has `create = false`.
+    It is a file, or a directory with files but without `identity.json`. Or it is an empty or missing
+    directory, and the configuration has `create = false`.
     """
 
 

@@ -606,7 +606,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def sow_key(self) -> str | None:
         """Message key set by the publisher, or None.
 
-        Records and messages of `Client.sow` and `Client.sow_and_subscribe` have the key of their record,
+        For records and messages of `Client.sow` and `Client.sow_and_subscribe`: the key of the record,
         unless `select` omits a key field. If the keys come from fields of the body, the client computes the
         key at each access, always with the same result.
         """

@@ -111,7 +111,7 @@ class AsyncMessageStream(StreamBase):
         """Read the stream to its end and return an Arrow table. See `MessageStream.to_arrow`.
 
         Args:
-            columns: Names of the columns, as in `MessageBatch.to_arrow`. None (default): all columns.
+            columns: Names of the columns, as in `MessageBatch.to_arrow`. None (default): its default columns.
             timeout: Longest wait for each batch, in seconds or text. None: no timeout. Default: `timeout` of
                 the stream.
 

@@ -37,16 +37,16 @@ class MessageStream(StreamBase):
     """The messages of one subscription in log order: an iterator of `Message`, for one consumer at a time.
 
     `Client.subscribe`, `bookmark_subscribe`, `replay`, `sow_and_subscribe` and `execute` return it. Iteration
-    waits for messages and ends without an exception when the subscription has ended. `end_reason` is the
-    reason. If an error ends a bounded stream (`Client.replay`) early, iteration raises this error. If a
-    bounded stream ends without an error, everything was read. An ended stream does not restart.
+    waits for messages. When the subscription ends, iteration ends too, without an exception, and
+    `end_reason` has the reason. Only a bounded stream (`Client.replay`) that an error ends early raises this
+    error: after an end without an error, everything was read. An ended stream does not restart.
 
     The stream is a context manager that closes itself.
 
     Raises:
         TimedOut: Iteration: no message within `timeout` of the stream (default None: no timeout).
         Disconnected: Iteration of a bounded stream: the connection was lost. Any other error that ended the
-            stream early, such as `BookmarkExpired`, is raised too.
+            bounded stream early, such as `BookmarkExpired`, is raised too.
         UsageError: Iteration: the messages go to a handler (`on_message`).
         Forked: Every call except `close`, in a forked child process.
 
@@ -137,7 +137,7 @@ class MessageStream(StreamBase):
         endless or larger than memory, use `batches()` and `MessageBatch.to_arrow()`.
 
         Args:
-            columns: Names of the columns, as in `MessageBatch.to_arrow`. None (default): all columns.
+            columns: Names of the columns, as in `MessageBatch.to_arrow`. None (default): its default columns.
             timeout: Longest wait for each batch, in seconds or text. None: no timeout. Default: `timeout` of
                 the stream.
 

@@ -55,7 +55,7 @@ class ProgressStore(ClosesItself):
 
     @property
     def path(self) -> str | None:
-        """Path of the file of the store. None for a store without a file."""
+        """Path of the file of the store. None for a store in memory."""
         return None
 
     # -- calls of the client ------------------------------------------------------------------------------

@@ -97,7 +97,8 @@ class HybridPublishStore(StoreOptions, ClosesItself):
     def last_sequence(self) -> int:
         """Highest sequence ever stored. 0 for a fresh store.
 
-        Until this process stores a message: the highest sequence that an earlier process may have used.
+        Before this process stores its first message, the value can be higher: no earlier process has used a
+        sequence above it.
         """
         return self._memory.last_sequence or self._file.last_sequence
 

@@ -125,9 +125,9 @@ class LogonNotingPublishStore(PublishStore, Protocol):
 
     Before its first logon, a client does not know which topics are persistent, so it stores every message.
     After the logon, it removes the messages of non-persistent topics from the store, and sends them without
-    sequence numbers. It does the same with messages of an earlier process if `never_logged_on` is True. If
-    it is False and an earlier process stored messages of a non-persistent topic, the connection ends with
-    `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
+    sequence numbers. It does the same with messages of an earlier process that never logged on. If
+    the earlier process had logged on, and has stored messages of a non-persistent topic, the connection ends
+    with `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
     """
 
     @property
