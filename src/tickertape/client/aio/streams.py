@@ -35,7 +35,7 @@ class AsyncMessageStream(StreamBase):
     Raises:
         TimedOut: Iteration: no message within `timeout` of the stream (default None: no timeout).
         Disconnected: Iteration of a bounded stream (`replay`): the connection was lost. Any other error that
-            ended the stream early, such as `BookmarkExpired`, is raised too.
+            ended the bounded stream early, such as `BookmarkExpired`, is raised too.
         UsageError: Iteration: the messages go to a handler (`on_message`).
         Forked: Every call except `close`, in a forked child process.
 

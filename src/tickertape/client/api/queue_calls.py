@@ -89,8 +89,8 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
           queue.
         - Stream: the request for the next message or batch acknowledges the previous one. So a `break` leaves
           the last message unacknowledged: call `ack` before the `break`. An unacknowledged message returns to
-          the queue at the end of the subscription. It returns immediately if the `with` block of the stream
-          ends with an exception, or if another `for` loop starts.
+          the queue at the end of the subscription. It returns earlier if the `with` block of the stream ends
+          with an exception, or if a new `for` loop over the stream starts.
 
         An explicit `ack`, `cancel` or `expire` of a message takes precedence over the automatic one. A
         `sow_delete`, which can settle messages of a queue too, does not.
@@ -165,9 +165,9 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
         Pass exactly one of `filter`, `keys`, `data` and `bookmark`.
 
         Records: the server processes the publishes and deletes of a client in the order of the calls. So the
-        call also deletes matching records that this client published before the call. It deletes no record of
-        a message that the server accepts later. With a publish store, the client stores and resends the
-        delete like a message, and the delete takes effect once. Without a publish store, repeat the call
+        call also deletes matching records that this client published before the call. It does not
+        affect messages that the server accepts after the delete. With a publish store, the client stores and
+        resends the delete like a message, and the delete takes effect once. Without a publish store, repeat the call
         after an error. The client repeats a delete of more than 250,000 records until all of them are
         deleted.
 

@@ -57,7 +57,7 @@ class SowCalls(ABC, Generic[Found, Opened, Done]):
     ) -> Found:
         """Query the records of a topic with a state of the world (SOW): the last message of each key.
 
-        The result has the records as of one position of the log. It includes all messages that were persisted
+        The result has the records as of one position of the log. It reflects all messages that were persisted
         before the call, and no changes after that position. The call returns when the server has chosen the
         position.
 

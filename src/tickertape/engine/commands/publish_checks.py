@@ -202,7 +202,7 @@ class PublishChecks:
             if self._catalog.publish_target(topic) != topic:
                 raise BadTopic(
                     f"Cannot commit messages for {shown(topic)}: after a configuration change, it is "
-                    "the name of a queue over other topics. Abort the transaction, then publish the messages in a new one."
+                    "the name of a queue over other topics. Abort it, then publish the messages in a new one."
                 )
 
     def admit(self, command: Publish, batch: MessageBatch) -> Admission:
