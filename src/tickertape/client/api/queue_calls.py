@@ -165,9 +165,9 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
         Pass exactly one of `filter`, `keys`, `data` and `bookmark`.
 
         Records: the server processes the publishes and deletes of a client in the order of the calls. So the
-        call also deletes matching records that this client published before the call. It does not
-        affect messages that the server accepts after the delete. With a publish store, the client stores and
-        resends the delete like a message, and the delete takes effect once. Without a publish store, repeat the call
+        call also deletes matching records that this client published before the call. It does not affect
+        messages that the server accepts after the delete. With a publish store, the client stores and resends
+        the delete like a message, and the delete takes effect once. Without a publish store, repeat the call
         after an error. The client repeats a delete of more than 250,000 records until all of them are
         deleted.
 
