@@ -116,7 +116,7 @@ class StreamBase(ABC):
 
     @property
     def as_of(self) -> str | None:
-        """Bookmark of the last message in the log, of any topic, before the query result.
+        """Bookmark of the newest message, of any topic, that the query result reflects.
 
         The result has the records as they were right after this message. EPOCH if the log had no message.
         None for a stream without a query.

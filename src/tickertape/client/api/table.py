@@ -281,7 +281,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     @property
     def as_of(self) -> str | None:
-        """Bookmark of the last message in the log, of any topic, before the last complete query result.
+        """Bookmark of the newest message, of any topic, that the last complete query result reflects.
 
         The result has the records as they were right after this message. The table also has all later
         changes of its records. EPOCH if the log had no message. None before the first result is complete.

@@ -234,9 +234,9 @@ class TableState:
         for group in keys.topics if isinstance(keys, RecordKeys) else ():
             if group.pattern and not group.fields and group.topic == self._topic:
                 raise BadTopic(
-                    f"Cannot make a table of {self._topic!r}: the name also selects a SOW pattern, and "
-                    "records of different topics can have the same explicit key. Pass the regular expression "
-                    f"'^{re.escape(self._topic)}$'. Then each key of the table includes the topic."
+                    f"Cannot make a table of {self._topic!r}: this SOW covers several topics, and "
+                    "records of two of them can have the same explicit key. Pass its name as a regular "
+                    f"expression, '^{re.escape(self._topic)}$'. Then each key of the table includes the topic."
                 )
 
 
