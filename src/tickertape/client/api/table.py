@@ -132,9 +132,9 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or the SOW topic has explicit keys and covers several topics (`pattern` in its configuration), so
-            keys alone are not unique. Then pass `topic` as a regular expression (`"^settings$"`): the keys of
-            the table include the topic.
+            Or the SOW has explicit keys and covers several topics (`pattern` in its configuration), so keys
+            alone are not unique. Then pass its name as a regular expression (`"^settings$"`): each key of the
+            table includes the topic.
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.
