@@ -236,7 +236,8 @@ class TableState:
                 raise BadTopic(
                     f"Cannot make a table of {self._topic!r}: this SOW covers several topics, and "
                     "records of two of them can have the same explicit key. Pass its name as a regular "
-                    f"expression, '^{re.escape(self._topic)}$': each key of the table then includes the topic."
+                    f"expression, '^{re.escape(self._topic)}$': each key of the table"
+                    " then includes the topic."
                 )
 
 
