@@ -48,8 +48,8 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
     65,536 bytes. The attribute must be at least 4,096 bytes.
 
     Args:
-        make: Returns a new, empty store. With `survives=True` or `killed`, all calls after the first reopen
-            that store.
+        make: Returns a new, empty store. With `survives=True` or `killed`, each later call
+            reopens the store of the first call.
         survives: Whether messages and the highest sequence survive `close`. Default False. With `killed`,
             always True.
         killed: For a store whose messages survive a kill of the process. `killed(store)` simulates the kill:

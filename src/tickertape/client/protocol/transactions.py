@@ -323,8 +323,8 @@ def staging(
     if isinstance(answer, commands.Staged) and answer.messages != messages:
         raise TransactionUnknown(
             f"Cannot commit transaction {key.name!r}: the server has only {answer.messages} of the "
-            f"transaction's {messages} messages, because it dropped the others. Nothing was published. "
-            "Commit the transaction again."
+            f"transaction's {messages} messages. The others were dropped before the commit, for example "
+            "because they expired. Nothing was published. Repeat the call: it sends all messages again."
         )
 
 

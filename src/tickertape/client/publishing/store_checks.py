@@ -136,8 +136,8 @@ def check_sequences_left(name: str, last: int) -> None:
     raise BadCommand(
         f"Cannot use a publish store under the client name {name!r}: the sequences of this name are used "
         f"up. The last sequence at the server is {last}, and the largest allowed sequence is "
-        f"{last_persisted_max}. Use another client name with a fresh publish store. Under the new name, "
-        "publish the batches that held() of the old store returns. Without a publish store the old name "
+        f"{last_persisted_max}. Use another client name with a fresh publish store. Then publish the "
+        "batches that the old store returns from held(). Without a publish store the old name "
         "still works."
     )
 
