@@ -79,8 +79,8 @@ def decode_delete(body: bytes) -> SowDelete:
     # Repeated or unknown fields could otherwise be decoded for a long time.
     if not body or not _EMPTY_MAP <= body[0] <= _EMPTY_MAP + _FIELDS_MAX:
         raise BadCommand(
-            f"Cannot delete records: a message in topic '$sow' is a delete, and its body must be a "
-            f"MessagePack map of at most {_FIELDS_MAX} fields. Report the defect of the client."
+            "Cannot delete records: the body of the message in topic '$sow' is not a MessagePack map of at "
+            f"most {_FIELDS_MAX} fields. Report the defect of the client."
         )
     try:
         delete = _DECODE(body)
