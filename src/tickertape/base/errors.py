@@ -205,7 +205,7 @@ class StoreFull(UsageError):
 
 
 class Disconnected(TickertapeError, ConnectionError):
-    """No connection, or the connection was lost. The outcome of pending calls is unknown."""
+    """No connection, or the connection was lost. The outcome of calls that wait for an answer is unknown."""
 
 
 class HeartbeatMissed(Disconnected):

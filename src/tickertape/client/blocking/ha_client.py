@@ -37,7 +37,8 @@ class HAClient(HAFrontend, Client):
         tls: Certificates for `tls://` addresses, as in `Client`.
         publish_store: A publish store, or `"memory"` (default) for a `MemoryPublishStore`. None: after a lost
             connection the outcome of messages in flight is unknown, and `publish` fails while disconnected.
-        bookmark_store: Records discarded messages. None (default): delivered messages count as processed.
+        bookmark_store: Records which messages the application discarded (has processed). None (default):
+            delivered messages count as processed.
         reconnect_delay: Fixed wait between attempts, in seconds or text, or a `DelayStrategy`. None
             (default): an `ExponentialDelayStrategy` that never gives up.
         heartbeat: Heartbeat interval in seconds or text. None (default): no heartbeats. See `set_heartbeat`.

@@ -45,7 +45,7 @@ class ClientTransaction(TransactionBase):
         After `TimedOut`, `Disconnected`, `Closed`, `TransactionBusy` and `LimitReached` the outcome may be
         unknown (`uncertain`). Call `commit` again, or commit another transaction with the same name and
         messages: the messages are published exactly once. After all other errors nothing is published, and
-        `commit` can be called again.
+        you can call `commit` again, except after an abort.
 
         Args:
             timeout: Longest wait in seconds or text (`"30s"`). None: as long as the connection lasts.
