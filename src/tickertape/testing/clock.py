@@ -75,7 +75,7 @@ class VirtualClock:
         self.mono += seconds
 
     def jump(self, seconds: float) -> None:
-        """Move only the wall clock forward or back, as daylight saving, NTP and operators do."""
+        """Move only the wall clock forward or back, as NTP and operators do."""
         self._wall_ahead += round(seconds * _MICROS)
 
     @contextlib.contextmanager

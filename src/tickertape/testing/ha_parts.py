@@ -77,8 +77,8 @@ def check_subscription_manager(make: Callable[[], SubscriptionManager], *, survi
     """Check a subscription manager. Raise `AssertionError` with the first violated requirement.
 
     Args:
-        make: Returns a new, empty manager. With `survives=True`, only the first call does. Each later call
-            returns the manager as after a restart of the process, with handlers for all stored subscriptions.
+        make: Returns a new, empty manager. With `survives=True`, each later call returns the manager as after
+            a restart of the process, with handlers for all stored subscriptions.
         survives: Whether subscriptions survive the end of the process. Default False.
 
     Example:
