@@ -455,7 +455,7 @@ def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> by
         )
     if any(b.run_count != 1 for b in batches):
         raise UsageError(
-            "Cannot merge batches with their timestamps: one has messages of several frames. Pass batches of one frame each."
+            "Cannot merge batches with their timestamps: one has several runs. Pass batches of one run each."
         )
     runs = bytearray().join([b._table[HEADER_BYTES:_FIRST_RUN_END] for b in batches])
     table = np.frombuffer(runs, RUN_DTYPE)
