@@ -201,8 +201,9 @@ class PublishChecks:
                 )
             if self._catalog.publish_target(topic) != topic:
                 raise BadTopic(
-                    f"Cannot commit messages for {shown(topic)}: after a configuration change, it is "
-                    "the name of a queue over other topics. Abort it, then publish the messages in a new one."
+                    f"Cannot commit messages for {shown(topic)}: after a configuration change, "
+                    "this is the name of a queue over other topics. Abort the transaction, and publish its "
+                    "messages in a new transaction."
                 )
 
     def admit(self, command: Publish, batch: MessageBatch) -> Admission:
