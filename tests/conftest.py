@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -57,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: the same interpreter
     # The threads that NumPy starts for linear algebra are a third of the start time of a server.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # A shell starts its background jobs with SIGINT ignored. Tests and the processes of tests handle it.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--hypothesis-profile", default=None):
         return
     if config.getoption("--full"):
