@@ -279,6 +279,15 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "an exception of the last adapter update leaves the store open",
+        "client/bookmark_store/base.py",
+        "                    except Exception:  # noqa: BLE001",
+        "                    except TickertapeError:  # noqa: BLE001",
+        ("unit/client/bookmark_store/test_adapters.py",),
+        promise="behaviour 32",
+        tier="unit",
+    ),
+    Mutation(
         "a ring records the message that closed a gap, not the end of the prefix",
         "client/bookmark_store/ring.py",
         "if cell is None or progress.head != ordinal + 1:",

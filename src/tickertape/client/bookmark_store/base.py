@@ -259,7 +259,7 @@ class ProgressStore(ClosesItself):
                 if progress.notices:
                     try:
                         self._has_moved(sub_id)
-                    except TickertapeError:
+                    except Exception:  # noqa: BLE001 - code of the application may raise anything
                         return  # such as a closed client. The server examines the messages since then again.
 
     def _load_adapter(self) -> None:

@@ -334,3 +334,26 @@ def test_adapter_that_publishes_is_updated_at_every_60th_notice(make: Make, tmp_
             store.persisted("s", tt.Bookmark(9, adapter_notices + sequence))
         assert adapter.updates == updates + 1
     assert adapter.points["s"][0] == tt.Bookmark(9, 2 * adapter_notices), "close reports the last notice"
+
+
+class Unreachable(Kept):
+    """An adapter that publishes, and whose updates raise an exception of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(client=object())
+
+    def update(self, sub_id: str, bookmarks: Sequence[tt.Bookmark]) -> None:
+        raise OSError("the network is down")
+
+
+@pytest.mark.behaviour(32)
+@ALL
+def test_close_releases_the_store_if_the_last_adapter_update_raises(make: Make, tmp_path: Path) -> None:
+    adapter = Unreachable()
+    store = make(tmp_path / "store", adapter)
+    store.persisted("s", tt.Bookmark(9, 1))  # no update yet
+    store.close()
+    assert adapter.closed
+    with pytest.raises(tt.Closed):
+        store.subscriptions()
+    make(tmp_path / "store", Kept()).close()  # the file is free
