@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.helpers.queue_engine import QueueEngine
-from tests.helpers.sow_engine import SowEngine
-from tests.helpers.sow_peer import SowPeer
+from tests.helpers.sow_peer import QueryWorld, SowPeer
 from tests.simulation.engine_peer import Peer
 from tickertape.base.errors import JournalCorrupt
 from tickertape.engine.queues.worker import QueueWorker
@@ -21,7 +20,7 @@ BIG = 4_000
 """Bytes of a body above which only few are in memory at the end of the log."""
 
 
-class QueueQueryWorld(SowEngine, QueueEngine):
+class QueueQueryWorld(QueryWorld, QueueEngine):
     """One engine with queues, and with SOW topics if given."""
 
     def __init__(self, *queues: QueueDefinition, sow: Sequence[SowDefinition] = (), **more: Any) -> None:
@@ -32,15 +31,6 @@ class QueueQueryWorld(SowEngine, QueueEngine):
 
     def reopen(self, *queues: Any, clean: bool = False) -> None:
         QueueEngine.reopen(self, *queues, clean=clean)
-
-    def make_peer(self, conn: int, name: str) -> SowPeer:
-        return SowPeer(self, conn, name)
-
-    def reader(self, name: str = "reader") -> SowPeer:
-        """Return a client after its logon."""
-        peer = self.connect(name)
-        assert isinstance(peer, SowPeer)
-        return peer
 
     def worker(self, name: str) -> QueueWorker:
         """Return the worker of a queue."""
