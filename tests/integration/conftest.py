@@ -1,4 +1,4 @@
-"""Server and consumers that several tests of a module share.
+"""Server, client and consumers that several tests of a module share.
 
 The module of the tests configures the server in `CONFIG`.
 """
@@ -19,6 +19,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
     """Yield one server for all tests of a module, configured by its `CONFIG`."""
     with running_server(config=request.module.CONFIG) as running:
         yield running
+
+
+@pytest.fixture
+def client(server: RunningServer, request: pytest.FixtureRequest) -> Iterator[tt.Client]:
+    """Yield a client with the name of the test."""
+    with tt.Client(request.node.name[:80], server.uri, timeout=SECONDS) as client:
+        yield client
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import bson
 import pytest
 
 import tickertape as tt
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer
 
 SECONDS = 30.0
 NAMES = ["o0", "o1", "o2", "o3", "o4", "selected", "refused", "work"]
@@ -34,12 +33,6 @@ ORDERS = [
     {"n": bson.Int64(2), "symbol": "IBM", "qty": 300, "legs": [{"px": None}, {"px": 7}], "raw": b"\xff"},
 ]
 BODIES = [*map(bson.encode, ORDERS)]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(config=CONFIG) as made:
-        yield made
 
 
 def _taken(stream: tt.MessageStream, count: int) -> list[bytes]:

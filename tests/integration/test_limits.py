@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import tickertape as tt
 from tests.helpers.peer import Peer, frame
 from tickertape.batch import BatchBuilder
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer
 from tickertape.wire.commands import LoggedOn, Publish, Rejected
 
 SECONDS = 30.0
@@ -21,12 +19,6 @@ filter_bytes_max = 100
 subscriptions_per_connection_max = 2
 """
 LONG_FILTER = "/a = '" + "x" * 100 + "'"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(config=CONFIG) as made:
-        yield made
 
 
 def test_client_refuses_message_above_the_limit_of_the_server(server: RunningServer) -> None:

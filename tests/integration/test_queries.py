@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,6 @@ message_type = "json"
 listen = "off"
 """
 SECONDS = 20.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(config=CONFIG) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: RunningServer, request: pytest.FixtureRequest) -> Iterator[tt.Client]:
-    """Yield a client of the test's name."""
-    with tt.Client(request.node.name[:80], server.uri, timeout=SECONDS) as client:
-        yield client
 
 
 def fill(client: tt.Client, space: str, count: int, value: object = 0, topic: str = "positions") -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import tickertape as tt
-from tickertape.testing import RunningServer, running_server, wait_until
+from tickertape.testing import RunningServer, wait_until
 
 CONFIG = """
 [[sow]]
@@ -36,21 +35,14 @@ listen = "off"
 SECONDS = 20.0
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(config=CONFIG) as running:
-        yield running
-
-
 @pytest.fixture
-def client(server: RunningServer, request: pytest.FixtureRequest) -> Iterator[tt.Client]:
-    """Yield a client of the test's name. Its queues are empty at the start."""
-    with tt.Client(request.node.name[:80], server.uri, timeout=SECONDS) as client:
-        for queue in ("work", "mixed", "stock-work"):
-            client.sow_delete(queue, filter="TRUE")
-        client.sow_delete("stock", filter="TRUE")
-        client.publish_flush()
-        yield client
+def client(client: tt.Client) -> tt.Client:
+    """Return a client of the test's name, with empty queues."""
+    for queue in ("work", "mixed", "stock-work"):
+        client.sow_delete(queue, filter="TRUE")
+    client.sow_delete("stock", filter="TRUE")
+    client.publish_flush()
+    return client
 
 
 def fill(client: tt.Client, count: int, topic: str = "jobs") -> None:

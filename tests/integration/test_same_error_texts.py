@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from tickertape.base.errors import TickertapeError
 from tickertape.cli.support.command_group import cli
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.offline.snapshot import take_snapshot
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer
 
 CONFIG = """
 [[journal.topic]]
@@ -26,12 +26,6 @@ name = "checked"
 name = "checked"
 validate = true
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(config=CONFIG) as running:
-        yield running
 
 
 def subscribe(**options: object) -> Callable[[tt.Client], object]:

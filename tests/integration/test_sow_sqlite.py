@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
 import pytest
 
 import tickertape as tt
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer
 
 pytestmark = pytest.mark.slow
 
@@ -171,12 +170,6 @@ class Program:
         found = [record.json() for record in result]
         expected = self._database.select(theirs, order, -1 if top is None else top, skip or 0)
         assert found == expected, (ours, order_by, top, skip)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(config=CONFIG) as running:
-        yield running
 
 
 @pytest.mark.timeout(1800)
