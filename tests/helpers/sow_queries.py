@@ -125,7 +125,7 @@ class QueryWorld:
             rows = self.fold.records.rows(slot)
             builder.add(
                 [key],
-                self.fold.records.publisher_ids(rows.publishers),
+                self.fold.records.publishers.ids(rows.publishers),
                 rows.sequences,
                 rows.order_stamps,
             )
@@ -156,7 +156,7 @@ class QueryWorld:
         content, slots, search = None, None, None
         if filter is not None or only is not None:
             chosen = None if only is None else frozenset(only)
-            content = RecordFilter(self.content(filter), self.topics, records, chosen)
+            content = RecordFilter(self.content(filter), self.topics, records.publishers, chosen)
             if self.indexes is not None and keys is None:
                 slots = self.indexes.candidates(self.content(filter), records.record_count)
             if slots is None and keys is None and columns:
@@ -166,7 +166,7 @@ class QueryWorld:
         if names:
             passing, needs = RecordKeyFilter(self.topics, frozenset(names), content), True
             slots = self.record_keys.candidates(names)
-        order = RecordSorter(SortOrder.parse(order_by), self.topics, records) if order_by else None
+        order = RecordSorter(SortOrder.parse(order_by), self.topics, records.publishers) if order_by else None
         wanted = None if keys is None else WantedKeys(keys)
         return Terms(QuerySource(self.fold, passing, wanted, needs, order, slots, search), top_n, skip_n)
 

@@ -66,9 +66,9 @@ SOW_QUERY_MUTATIONS: Final = (
     _of_query(
         "ties are ordered by sequence before the publisher",
         "order",
-        "        columns[:, 1] = self._records.publisher_ids(rows.publishers)\n"
+        "        columns[:, 1] = self._publishers.ids(rows.publishers)\n"
         "        columns[:, 2] = rows.sequences\n",
-        "        columns[:, 2] = self._records.publisher_ids(rows.publishers)\n"
+        "        columns[:, 2] = self._publishers.ids(rows.publishers)\n"
         "        columns[:, 1] = rows.sequences\n",
         "test_query.py",
     ),

@@ -140,7 +140,7 @@ class RecordMachine(RuleBasedStateMachine):
             appended(self.blocks, [*bodies.values()]),
             int64s([record.position for record in records.values()]),
             int64s([record.order_stamp for record in records.values()]),
-            np.full(len(records), self.table.publisher_number(number), np.uint32),
+            np.full(len(records), self.table.publishers.number(number), np.uint32),
             np.array([record.sequence for record in records.values()], np.uint64),
             int64s([record.expiry for record in records.values()]) if self.expires else None,
             np.array([record.label for record in records.values()], object) if labelled else None,
@@ -159,7 +159,7 @@ class RecordMachine(RuleBasedStateMachine):
             self.blocks.append_one(body),
             record.position,
             record.order_stamp,
-            self.table.publisher_number(number),
+            self.table.publishers.number(number),
             record.sequence,
             record.expiry,
             record.label,
@@ -202,7 +202,7 @@ class RecordMachine(RuleBasedStateMachine):
         slots: Int64s = piece.live.nonzero()[0]
         rows = piece.rows.select(slots)
         scan.pin.extend(rows.views)
-        publishers = self.table.publisher_ids(rows.publishers).tolist()
+        publishers = self.table.publishers.ids(rows.publishers).tolist()
         bodies = self.blocks.take(rows.views)
         lives = [0] * len(slots) if rows.lives is None else rows.lives.tolist()
         labels = [None] * len(slots) if rows.labels is None else rows.labels.tolist()

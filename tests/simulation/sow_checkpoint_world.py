@@ -145,7 +145,7 @@ class CheckpointWorld(SowEngine):
         if not keys:
             return
         rows = fold.records.rows(slots[slots >= 0])
-        publishers = fold.records.publisher_ids(rows.publishers)
+        publishers = fold.records.publishers.ids(rows.publishers)
         builder = DeleteBuilder(topic, self.state(topic).key_fingerprint)
         builder.add(keys, publishers, rows.sequences, rows.order_stamps)
         record = builder.build(len(keys), len(keys))

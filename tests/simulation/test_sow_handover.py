@@ -168,7 +168,7 @@ class World(QueryWorld):
         builder = DeleteBuilder("orders", self.state("orders").key_fingerprint)
         order = sorted(range(len(slots)), key=lambda at: fold.keys.keys_of(slots)[at])
         names = [fold.keys.keys_of(slots)[at] for at in order]
-        publishers = fold.records.publisher_ids(rows.publishers)
+        publishers = fold.records.publishers.ids(rows.publishers)
         builder.add(names, publishers[order], rows.sequences[order], rows.order_stamps[order])
         self.append_delete(builder.build(len(names), len(names)))
         self.wake()

@@ -109,7 +109,7 @@ class StateCopy:
             sequences=rows.sequences,
             timestamps=None,
             order_stamps=rows.order_stamps,
-            publishers=table.publisher_ids(rows.publishers),
+            publishers=table.publishers.ids(rows.publishers),
             publisher_numbers=None,
             origins=None,
             topics=(),

@@ -120,7 +120,7 @@ class RecordExpiry:
         self._queue(topic, slots[count:])
         slots, keys = slots[:count], keys[:count]
         rows = topic.fold.records.rows(slots)
-        publishers = topic.fold.records.publisher_ids(rows.publishers)
+        publishers = topic.fold.records.publishers.ids(rows.publishers)
         builder = DeleteBuilder(topic.name, topic.key_fingerprint, DeleteKind.EXPIRED)
         builder.add(keys, publishers, rows.sequences, rows.order_stamps, topics=topic.topics_of(keys))
         record = builder.build()

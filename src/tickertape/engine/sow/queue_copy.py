@@ -28,7 +28,7 @@ from tickertape.engine.sow.query.record_copy import FoundRecords
 from tickertape.engine.sow.query.record_topics import topic_key
 from tickertape.engine.sow.state.blocks import BlockPin, BodyBlocks, Views
 from tickertape.engine.sow.state.labels import labels_of
-from tickertape.engine.sow.state.records import PublisherNumbers, RecordRows, RecordTable
+from tickertape.engine.sow.state.records import PublisherNumbers, PublisherTable, RecordRows
 
 _NUMBER: Final = np.dtype("<u4")
 
@@ -38,8 +38,8 @@ class CopyMemory:
 
     def __init__(self) -> None:
         self.nbytes = 0
-        self.records = RecordTable(BodyBlocks())
-        """Table of the publishers of all messages. It has no records."""
+        self.publishers = PublisherTable()
+        """Publishers of all messages."""
 
     def count(self, nbytes: int) -> None:
         """Count more memory. Raises `LimitReached`."""
@@ -84,8 +84,7 @@ class QueueCopy:
         self._fetched: Fetched | None = None
         self._low = 0
         """First message of `_fetched` that is not copied."""
-        self.records = memory.records
-        """Table of the publishers of the messages."""
+        self.publishers = memory.publishers
         self._memory = memory
         self._blocks = BodyBlocks(queue_query_block_bytes)
         self._with_keys = False
@@ -186,10 +185,10 @@ class QueueCopy:
 
     def _store(self, batch: MessageBatch, rows: Int64s) -> Views:
         """Store the bodies of some messages, and return their views."""
-        offsets = batch.offsets.astype(I8)
         blocks = self._blocks
         before = blocks.used_bytes
-        views = blocks.append_some(batch.bodies, offsets[rows], offsets[rows + 1])
+        starts, ends = batch.offsets[rows].astype(I8), batch.offsets[rows + 1].astype(I8)
+        views = blocks.append_some(batch.bodies, starts, ends)
         if self.pin is None:
             self.pin = blocks.pin(views)
         else:
@@ -198,7 +197,7 @@ class QueueCopy:
         return views
 
     def _publishers(self, batch: MessageBatch, rows: Int64s) -> PublisherNumbers:
-        number = self.records.publisher_number
+        number = self.publishers.number
         ids, indices = np.unique(batch.publishers[rows], return_inverse=True)
         return np.array([number(publisher) for publisher in ids.tolist()], _NUMBER)[indices]
 

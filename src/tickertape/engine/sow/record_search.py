@@ -181,7 +181,7 @@ class RecordSearch(DeleteSearch):
         self._matching.update(found)
         if found and not self._builder.is_full:
             rows = rows.select(at)
-            publishers = fold.records.publisher_ids(rows.publishers)
+            publishers = fold.records.publishers.ids(rows.publishers)
             topics = self._topic.topics_of(found)
             self._builder.add(found, publishers, rows.sequences, rows.order_stamps, topics=topics)
         return len(slots)
@@ -265,7 +265,7 @@ def _columns_of(records: RecordTable, rows: Sequence[AcceptedRow]) -> RecordRows
         np.zeros((len(rows), 2), U8),
         np.array([row.position for row in rows], I8),
         np.array([row.order_stamp for row in rows], I8),
-        np.array([records.publisher_number(row.publisher) for row in rows], np.uint32),
+        np.array([records.publishers.number(row.publisher) for row in rows], np.uint32),
         np.array([row.sequence for row in rows], U8),
         labels=_labels_of(records, rows),
     )

@@ -60,13 +60,15 @@ class QueryGroup:
         self.filter: RecordFilter | None = None
         if content is not None and (content.filter is not None or only is not None):
             chosen = None if only is None else frozenset((only,))
-            self.filter = RecordFilter(content, topics, topic.fold.records, chosen)
+            self.filter = RecordFilter(content, topics, topic.fold.records.publishers, chosen)
         self.blocks = (topic.fold.records.blocks,)
         """Blocks of the bodies, which results share with the state."""
 
     def source(self, keys: SelectedKeys, order: SortOrder | None) -> QuerySource:
         """Return the records of this SOW topic that a query selects."""
-        sorter = None if order is None else RecordSorter(order, self.topics, self.topic.fold.records)
+        sorter = (
+            None if order is None else RecordSorter(order, self.topics, self.topic.fold.records.publishers)
+        )
         wanted = keys.canonical
         passing: Passing | None = self.filter
         with_keys = ResultFrames.needs_keys(self.topics)
@@ -162,7 +164,7 @@ class QueueGroup:
     def source(self, _keys: SelectedKeys, order: SortOrder | None) -> QuerySource:
         """Return the messages that a query selects. Call it after `open`. Messages of queues have no keys."""
         assert self.copy is not None
-        sorter = None if order is None else RecordSorter(order, self.topics, self.copy.records)
+        sorter = None if order is None else RecordSorter(order, self.topics, self.copy.publishers)
         return QuerySource(self.copy.start, with_keys=self.topics.over_pattern, order=sorter)
 
     def begin(self, sub_id: str, _as_of: str, _position: int) -> GroupBegin:

@@ -136,7 +136,7 @@ class StateTopic:
         table = self.fold.records
         slots = self.fold.keys.find(keys)
         rows = table.rows(np.maximum(slots, 0))
-        publishers = table.publisher_ids(rows.publishers).tolist()
+        publishers = table.publishers.ids(rows.publishers).tolist()
         columns = zip(
             slots.tolist(), publishers, rows.sequences.tolist(), rows.order_stamps.tolist(), strict=True
         )
@@ -208,7 +208,7 @@ class StateTopic:
         `BadFilter`."""
         content = ContentFilter(filter, None, [self._type_of(topic)], self._filter_context, subscriber)
         only = {topic} if self._patterned and topic != self.name else None
-        return RecordFilter(content, self._record_topics, self.fold.records, only)
+        return RecordFilter(content, self._record_topics, self.fold.records.publishers, only)
 
     # -- columns ------------------------------------------------------------------------------------------
 

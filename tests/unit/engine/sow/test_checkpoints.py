@@ -56,7 +56,7 @@ def delete(world: SowEngine, *keys: int) -> None:
     packed = [msgspec.msgpack.encode(key) for key in keys]
     rows = fold.records.rows(fold.keys.find(packed))
     builder = DeleteBuilder("orders", world.state("orders").key_fingerprint)
-    builder.add(packed, fold.records.publisher_ids(rows.publishers), rows.sequences, rows.order_stamps)
+    builder.add(packed, fold.records.publishers.ids(rows.publishers), rows.sequences, rows.order_stamps)
     world.write_delete(builder.build(len(keys), len(keys)))
 
 

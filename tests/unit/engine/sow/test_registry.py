@@ -224,7 +224,7 @@ def record_of(world: SowEngine, kind: DeleteKind, *keys: int) -> DeleteRecord:
     slots = fold.keys.find(names)
     rows = fold.records.rows(slots)
     builder = DeleteBuilder("orders", world.state("orders").key_fingerprint, kind)
-    builder.add(names, fold.records.publisher_ids(rows.publishers), rows.sequences, rows.order_stamps)
+    builder.add(names, fold.records.publishers.ids(rows.publishers), rows.sequences, rows.order_stamps)
     return builder.build(len(keys), len(keys))
 
 

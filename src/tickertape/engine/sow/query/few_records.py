@@ -112,7 +112,7 @@ class FewRecords:
 
     def publisher_ids(self, found: FoundRecords) -> UInt64s:
         """Return the publisher ids of records."""
-        return self._records.publisher_ids(found.rows.publishers)
+        return self._records.publishers.ids(found.rows.publishers)
 
     def close(self) -> list[Any]:
         """End the query and forget its result. Returns no lists to free, because they are short."""

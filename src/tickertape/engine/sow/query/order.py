@@ -27,7 +27,7 @@ from tickertape.base.text_format import shown
 from tickertape.batch.format import U8
 from tickertape.engine.limits import order_by_fields_max
 from tickertape.engine.sow.query.record_topics import RecordTopics
-from tickertape.engine.sow.state.records import RecordRows, RecordTable
+from tickertape.engine.sow.state.records import PublisherTable, RecordRows
 from tickertape.filter.functions.values import scalar, text, text_number
 from tickertape.payload import Unreadable, message_type, parse_path
 from tickertape.payload.getter import value_getter
@@ -291,10 +291,10 @@ def _difference(value: int) -> str:
 class RecordSorter:
     """Makes distinct sort keys of records: the values of the sort order, then the rank of the record."""
 
-    def __init__(self, order: SortOrder, topics: RecordTopics, records: RecordTable) -> None:
+    def __init__(self, order: SortOrder, topics: RecordTopics, publishers: PublisherTable) -> None:
         self._order = order
         self._topics = topics
-        self._records = records
+        self._publishers = publishers
         self._values: dict[str, SortValues] = {}
 
     @property
@@ -321,7 +321,7 @@ class RecordSorter:
         """Return the rank of each record as text: order stamp, publisher and sequence."""
         columns = np.empty((len(rows.positions), 3), ">u8")
         columns[:, 0] = rows.order_stamps.view(U8) ^ np.uint64(_SIGN)
-        columns[:, 1] = self._records.publisher_ids(rows.publishers)
+        columns[:, 1] = self._publishers.ids(rows.publishers)
         columns[:, 2] = rows.sequences
         joined = columns.tobytes().decode("latin-1")
         return [joined[at : at + _RANK_BYTES] for at in range(0, len(joined), _RANK_BYTES)]

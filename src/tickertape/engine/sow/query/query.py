@@ -30,14 +30,14 @@ from tickertape.engine.sow.query.result_rows import ResultRows
 from tickertape.engine.sow.query.runs import KeyRuns, PositionRuns
 from tickertape.engine.sow.state.blocks import BlockPin, Views, lengths_in
 from tickertape.engine.sow.state.fold import StateFold
-from tickertape.engine.sow.state.records import RecordRows, RecordTable
+from tickertape.engine.sow.state.records import PublisherTable, RecordRows
 
 
 class SourceCopy(Protocol):
     """Copy of the records of a source, in bounded steps (`RecordCopy`, `QueueCopy`)."""
 
-    records: RecordTable
-    """Table with the publishers of the records."""
+    publishers: PublisherTable
+    """Publishers of the records."""
     pin: BlockPin | None
     """Pin of the bodies. None without records."""
     pieces: list[FoundRecords]
@@ -241,9 +241,8 @@ class StateQuery:
         """Return the publisher ids of records."""
         ids = np.zeros(len(found.rows.publishers), np.uint64)
         for number, some in self.by_source(found):
-            records = self._copies[number].records
             at = slice(None) if some is None else some
-            ids[at] = records.publisher_ids(found.rows.publishers[at])
+            ids[at] = self._copies[number].publishers.ids(found.rows.publishers[at])
         return ids
 
     # -- select and sort --------------------------------------------------------------------------------

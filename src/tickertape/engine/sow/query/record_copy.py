@@ -138,7 +138,7 @@ class RecordCopy:
         with_keys: bool,
     ) -> None:
         self._fold = fold
-        self.records = fold.records
+        self.publishers = fold.records.publishers
         self.record_count = fold.records.record_count
         """Records at the position."""
         self._slots = slots

@@ -10,7 +10,7 @@ from tickertape.batch.format import I8, Int64s
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.labels import texts_of
-from tickertape.engine.sow.state.records import RecordRows, RecordTable
+from tickertape.engine.sow.state.records import PublisherTable, RecordRows
 from tickertape.filter import FilterInputs
 
 
@@ -25,12 +25,12 @@ class RecordFilter:
         self,
         content: ContentFilter,
         topics: RecordTopics,
-        records: RecordTable,
+        publishers: PublisherTable,
         only: Container[str] | None = None,
     ) -> None:
         self._content = content
         self._topics = topics
-        self._records = records
+        self._publishers = publishers
         self._only = only
         self._needs = content.needs
         self._constants = content.constants()
@@ -75,7 +75,7 @@ class RecordFilter:
         if "topics" in needs:
             inputs.topics = topics.topics(keys) if topics.over_pattern else [topics.name] * count
         if "bookmarks" in needs:
-            publishers = self._records.publisher_ids(rows.publishers).tolist()
+            publishers = self._publishers.ids(rows.publishers).tolist()
             pairs = zip(publishers, rows.sequences.tolist(), strict=True)
             inputs.bookmarks = [f"{publisher}|{sequence}|" for publisher, sequence in pairs]
         if "correlation_ids" in needs:

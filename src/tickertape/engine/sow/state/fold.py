@@ -192,7 +192,7 @@ class StateFold:
         if rows is None:
             ids, inverse = np.unique(ids, return_inverse=True)
             rows = inverse.astype(np.uint32)
-        numbers = np.array([table.publisher_number(one) for one in ids.tolist()], np.uint32)
+        numbers = np.array([table.publishers.number(one) for one in ids.tolist()], np.uint32)
         at: Int64s | slice = slice(None)
         if slots.min() < 0:
             at = np.flatnonzero(slots >= 0)
@@ -267,7 +267,7 @@ class StateFold:
                 self.records.blocks.append_one(batch.body(row)),
                 first + row,
                 stamp,
-                self.records.publisher_number(batch.publisher(row)),
+                self.records.publishers.number(batch.publisher(row)),
                 batch.sequence(row),
                 life,
                 label_of(batch, row) if labelled else None,
@@ -302,7 +302,7 @@ class StateFold:
         batch = source.batch
         starts, ends = batch.offsets[rows].astype(I8), batch.offsets[rows + 1].astype(I8)
         views = self.records.blocks.append_some(batch.bodies, starts, ends)
-        numbers = [self.records.publisher_number(int(one)) for one in batch.runs["publisher"].tolist()]
+        numbers = [self.records.publishers.number(int(one)) for one in batch.runs["publisher"].tolist()]
         runs = np.searchsorted(batch.run_starts, rows, side="right") - 1
         lives = None
         if self.lives is not None:
@@ -336,7 +336,7 @@ class StateFold:
     def _columns_of(self, slots: Int64s) -> RowColumns:
         records = self.records.rows(slots)
         return RowColumns(
-            records.order_stamps, self.records.publisher_ids(records.publishers), records.sequences
+            records.order_stamps, self.records.publishers.ids(records.publishers), records.sequences
         )
 
     # -- deletes and expiries ---------------------------------------------------------------------------

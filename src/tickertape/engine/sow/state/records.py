@@ -24,7 +24,7 @@ from tickertape.engine.sow.state.labels import (
 )
 
 PublisherNumbers = npt.NDArray[np.uint32]
-"""Numbers of publishers in the table of publisher ids (`RecordTable.publisher_number`)."""
+"""Numbers of publishers in the table of publisher ids (`PublisherTable.number`)."""
 
 _NUMBER: Final = np.dtype("<u4")
 _WIDE: Final = np.dtype("V16")
@@ -215,6 +215,33 @@ class RecordColumns:
         return None if self._labels is None else self._labels.get(at)
 
 
+class PublisherTable:
+    """Numbers of publisher ids, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._ids = np.zeros(_FIRST_PUBLISHERS, U8)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the table."""
+        return len(self._numbers) * _PUBLISHER_BYTES
+
+    def number(self, publisher: int) -> int:
+        """Return the number of a publisher id. It never changes."""
+        number = self._numbers.get(publisher)
+        if number is None:
+            number = self._numbers[publisher] = len(self._numbers)
+            if number == len(self._ids):
+                self._ids.resize(2 * number)
+            self._ids[number] = publisher
+        return number
+
+    def ids(self, numbers: PublisherNumbers) -> UInt64s:
+        """Return the publisher ids of numbers."""
+        return self._ids[numbers]
+
+
 class RecordTable:
     """Current records by slot. The caller chooses slots (`KeyTable`) and drops replaced bodies."""
 
@@ -233,15 +260,13 @@ class RecordTable:
         self._capacity = sow_growth_rows
         self._columns = RecordColumns(self._capacity, expires=expires)
         self._live = np.zeros(self._capacity, np.bool_)
-        self._publisher_numbers: dict[int, int] = {}
-        self._publishers = np.zeros(_FIRST_PUBLISHERS, U8)
+        self.publishers = PublisherTable()
 
     @property
     def nbytes(self) -> int:
         """Return the memory of the columns up to the highest used slot, of the labels, and of the publisher
         table."""
-        publishers = len(self._publisher_numbers) * _PUBLISHER_BYTES
-        return self.slot_end * self.row_bytes + self._columns.label_bytes + publishers
+        return self.slot_end * self.row_bytes + self._columns.label_bytes + self.publishers.nbytes
 
     @property
     def row_bytes(self) -> int:
@@ -348,22 +373,6 @@ class RecordTable:
         high = max(low, min(high, self.slot_end))
         return SlotRange(low, self._live[low:high].copy(), self._columns.copy(low, high))
 
-    # -- publishers -------------------------------------------------------------------------------------
-
-    def publisher_number(self, publisher: int) -> int:
-        """Return the number of a publisher id. It never changes."""
-        number = self._publisher_numbers.get(publisher)
-        if number is None:
-            number = self._publisher_numbers[publisher] = len(self._publisher_numbers)
-            if number == len(self._publishers):
-                self._publishers.resize(2 * number)
-            self._publishers[number] = publisher
-        return number
-
-    def publisher_ids(self, numbers: PublisherNumbers) -> UInt64s:
-        """Return the publisher ids of numbers."""
-        return self._publishers[numbers]
-
     # -- compaction -------------------------------------------------------------------------------------
 
     def compact_step(self) -> int:
@@ -410,7 +419,7 @@ class MessageSlots:
 
     def _messages(self, slots: Int64s) -> list[tuple[int, int]]:
         rows = self._table.rows(slots)
-        ids = self._table.publisher_ids(rows.publishers)
+        ids = self._table.publishers.ids(rows.publishers)
         return [*zip(ids.tolist(), rows.sequences.tolist(), strict=True)]
 
 

@@ -177,7 +177,7 @@ def table_of(count: int) -> QueryWorld:
             columns, positions[slots], slots + 1, np.zeros(len(slots), np.uint32), slots.view(np.uint64)
         )
         records.put(slots, rows)
-    records.publisher_number(7)
+    records.publishers.number(7)
     world.position = count
     return world
 

@@ -141,9 +141,9 @@ def test_copy_of_a_range_ends_at_the_highest_used_slot() -> None:
 def test_publisher_numbers_are_stable() -> None:
     table = RecordTable(BodyBlocks(SMALL))
     ids = [2**64 - 1 - 5 * i for i in range(40)]
-    assert [table.publisher_number(i) for i in ids] == [*range(40)]
-    assert [table.publisher_number(i) for i in reversed(ids)] == [*range(39, -1, -1)]
-    assert table.publisher_ids(np.array([39, 0, 7], np.uint32)).tolist() == [ids[39], ids[0], ids[7]]
+    assert [table.publishers.number(i) for i in ids] == [*range(40)]
+    assert [table.publishers.number(i) for i in reversed(ids)] == [*range(39, -1, -1)]
+    assert table.publishers.ids(np.array([39, 0, 7], np.uint32)).tolist() == [ids[39], ids[0], ids[7]]
 
 
 # -- compaction ---------------------------------------------------------------------------------------
