@@ -20,11 +20,8 @@ from tickertape.batch.format import (
     RUN_BY_SERVER,
     RUN_DTYPE,
     AnyArray,
-    Bytes8,
     Columns,
-    Int32s,
     Int64s,
-    Labels,
     UInt64s,
     read_only,
     run_crcs,
@@ -36,6 +33,16 @@ _MADE: Final = frozenset(
     {"_places", "_table", "columns", "has_sequences", "head_bytes", "nbytes", "run_count"}
 )
 """Attributes of the batch with a run for each record."""
+
+
+def _of_records(name: str) -> Lazy[Any]:
+    """Return an attribute that is the one of the received batch."""
+
+    def read(batch: RecordBatch) -> Any:
+        return getattr(batch._records, name)
+
+    read.__name__ = name
+    return Lazy(read)
 
 
 class RecordBatch(MessageBatch):
@@ -53,39 +60,15 @@ class RecordBatch(MessageBatch):
         self.cost = records.cost
         self.context = None
 
-    # -- columns that do not depend on runs -------------------------------------------------------------
-
-    @property
-    def offsets(self) -> Int32s:
-        return self._records.offsets
-
-    @property
-    def topic_index(self) -> Int32s | None:
-        return self._records.topic_index
-
-    @property
-    def keys(self) -> Labels | None:
-        return self._records.keys
-
-    @property
-    def correlation_ids(self) -> Labels | None:
-        return self._records.correlation_ids
-
-    @property
-    def expirations(self) -> Int64s | None:
-        return self._records.expirations
-
-    @property
-    def headers(self) -> Labels | None:
-        return self._records.headers
-
-    @property
-    def kinds(self) -> Bytes8 | None:
-        return self._records.kinds
-
-    @property
-    def message_flags(self) -> Bytes8 | None:
-        return self._records.message_flags
+    # Columns that do not depend on runs.
+    offsets = _of_records("offsets")
+    topic_index = _of_records("topic_index")
+    keys = _of_records("keys")
+    correlation_ids = _of_records("correlation_ids")
+    expirations = _of_records("expirations")
+    headers = _of_records("headers")
+    kinds = _of_records("kinds")
+    message_flags = _of_records("message_flags")
 
     # -- marks ------------------------------------------------------------------------------------------
 
