@@ -7,10 +7,10 @@ computed at their first use and cached. A message copies only its body and looks
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -48,6 +48,7 @@ from tickertape.batch.format import (
     read_only,
     run_crc,
 )
+from tickertape.batch.lazy_attribute import Lazy
 from tickertape.batch.queue_lease import extension_ms
 from tickertape.payload.bodies import decode
 
@@ -57,34 +58,8 @@ if TYPE_CHECKING:
     from tickertape.batch.delivery_context import DeliveryContext
     from tickertape.batch.queue_lease import Action, Lease
 
-T = TypeVar("T")
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _frombuffer: Final = np.frombuffer
-
-
-class Lazy(Generic[T]):
-    """Attribute that is computed at its first use and then stored in the instance.
-
-    It uses no lock, unlike `cached_property` of Python 3.11: a forked child would wait forever for a lock
-    that another thread of its parent held. Threads may compute a value twice.
-    """
-
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make = make
-        self._name = make.__name__
-        self.__doc__ = make.__doc__
-
-    @overload
-    def __get__(self, batch: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, batch: MessageBatch, owner: type) -> T: ...
-    def __get__(self, batch: MessageBatch | None, owner: type) -> T | Self:
-        if batch is None:
-            return self
-        value = self._make(batch)
-        batch.__dict__[self._name] = value
-        return value
 
 
 class MessageBatch:

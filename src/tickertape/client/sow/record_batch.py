@@ -26,7 +26,8 @@ from tickertape.batch.format import (
     read_only,
     run_crcs,
 )
-from tickertape.batch.message_batch import Lazy, MessageBatch
+from tickertape.batch.lazy_attribute import Lazy
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.wire.sow_command import RecordMarks, check_marks, decode_marks
 
 _MADE: Final = frozenset(
