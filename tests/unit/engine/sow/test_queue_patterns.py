@@ -12,7 +12,6 @@ from tests.helpers.sow_peer import SowPeer
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import queue_copy
-from tickertape.engine.sow.state.blocks import BodyBlocks
 from tickertape.engine.sow.state.records import PublisherTable
 from tickertape.wire.commands import Credit
 
@@ -248,11 +247,11 @@ def test_credit_does_not_start_a_query_that_waits_for_a_queue(monkeypatch: pytes
 
 
 def test_copies_of_many_queues_share_one_table_of_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables: list[BodyBlocks] = []
+    tables: list[PublisherTable] = []
 
-    def make(blocks: BodyBlocks) -> PublisherTable:
-        tables.append(blocks)
-        return PublisherTable(blocks)
+    def make() -> PublisherTable:
+        tables.append(PublisherTable())
+        return tables[-1]
 
     monkeypatch.setattr(queue_copy, "PublisherTable", make)
     world = QueueQueryWorld(*(QueueDefinition(f"q{number}", underlying="jobs") for number in range(20)))

@@ -221,17 +221,15 @@ class PublisherTable:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._ids = np.zeros(_FIRST_PUBLISHERS, U8)
-
-    @property
-    def nbytes(self) -> int:
+        self.nbytes = 0
         """Memory of the table."""
-        return len(self._numbers) * _PUBLISHER_BYTES
 
     def number(self, publisher: int) -> int:
         """Return the number of a publisher id. It never changes."""
         number = self._numbers.get(publisher)
         if number is None:
             number = self._numbers[publisher] = len(self._numbers)
+            self.nbytes += _PUBLISHER_BYTES
             if number == len(self._ids):
                 self._ids.resize(2 * number)
             self._ids[number] = publisher
