@@ -41,9 +41,9 @@ class RecoveryPointAdapter(Protocol):
 
         The store calls `update` under its lock, so a slow adapter delays other calls of the store. It calls
         `update` in `started`, `discard`, `discard_all`, `persisted` and `close` (see `BookmarkStore`). If the
-        adapter publishes, only each 60th call of `persisted` calls `update`: otherwise each published message
-        would cause another `persisted`, without end. An exception of `update` goes to the caller of the
-        store, except in `close`.
+        adapter publishes, only each 60th call of `persisted` calls `update`. Each message of the adapter
+        moves the end of the log, so it causes another call of `persisted`. An exception of `update` goes to
+        the caller of the store, except in `close`.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

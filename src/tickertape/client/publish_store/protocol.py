@@ -112,10 +112,10 @@ class AppendingPublishStore(PublishStore, Protocol):
         """
 
     def seal(self, stored: Stored) -> None:
-        """Complete the batch to which messages were appended. `stored` is the whole batch.
+        """Store the batch `stored` in place of the messages appended since the last batch.
 
-        Messages of `stored` that were not appended are stored too. Appended messages that are not in `stored`
-        are dropped. Raises `StoreError` if the batch is not stored.
+        In most cases these are the messages of `stored`, and need not be written again. Otherwise the missing
+        ones are stored, and the others are dropped. Raises `StoreError` if the batch is not stored.
         """
 
 
