@@ -35,7 +35,8 @@ ORDER: Final[dict[str, str]] = {
         " > network, storage, access > sync_cost > config > events, clock > limits"
     ),
     "filter": (
-        "batch_filter, index > topic_set > compiler > functions > language, contained_errors > limits"
+        "batch_filter, index > topic_set, pattern_overlap > compiler > functions"
+        " > language, contained_errors > limits"
     ),
     "spark": "datasource, last_values > audit > archive, sink, queues > source > common > limits",
 }

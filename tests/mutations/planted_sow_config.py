@@ -11,6 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _CATALOG = "unit/engine/runtime/test_topic_catalog.py"
 _CONFIG = "unit/server/config/test_config_sow.py"
+_OVERLAP = "unit/filter/test_pattern_overlap.py"
 _DEFINITION = "unit/engine/runtime/test_sow_definition.py"
 
 SOW_CONFIG_MUTATIONS: Final = (
@@ -34,10 +35,10 @@ SOW_CONFIG_MUTATIONS: Final = (
     ),
     Mutation(
         "a pattern whose topics may be in another SOW topic counts as disjoint",
-        "server/config/sow.py",
+        "filter/pattern_overlap.py",
         "    return first.startswith(second) or second.startswith(first)\n",
         "    return first == second\n",
-        (_CONFIG,),
+        (_OVERLAP,),
         promise="invariant 1",
         tier="unit",
     ),

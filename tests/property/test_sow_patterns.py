@@ -9,7 +9,7 @@ from tickertape.base.names import is_pattern
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.filter import compile_topic_pattern
-from tickertape.server.config.sow import literal_start, may_overlap
+from tickertape.filter.pattern_overlap import covers, literal_start, may_overlap
 
 TOPICS = st.text("ab/", min_size=1, max_size=4)
 PIECES = st.sampled_from(
@@ -29,6 +29,7 @@ def test_patterns_that_match_one_topic_may_overlap(one: str, other: str, topics:
         if first.search(topic):
             assert topic.startswith(literal_start(one))
             assert not second.search(topic) or may_overlap(one, other)
+            assert second.search(topic) or not covers(other, one)
 
 
 @given(

@@ -40,7 +40,7 @@ from tickertape.engine.runtime.sow_definition import (
 )
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE
 from tickertape.filter import Pattern, TopicSet, compile_topic_pattern
-from tickertape.filter.compiler.regex import META_CHARACTERS
+from tickertape.filter.pattern_overlap import may_overlap
 from tickertape.payload import message_type, parse_path
 from tickertape.server.config.document import (
     UNUSABLE,
@@ -54,8 +54,6 @@ from tickertape.server.config.document import (
 from tickertape.server.config.topics import pattern_of
 
 _CONTROL: Final = frozenset(map(chr, (*range(32), 127)))
-_MAY_REPEAT_NEVER: Final = "*?{"
-"""Characters after which the character before them may be missing."""
 _OF_GENERATED_KEYS: Final = ("key_domain", "missing_key")
 _PERSISTENT: Final = "persistent"
 _NOT_TRANSIENT: Final = "SOW topics that are not persistent are not supported."
@@ -284,23 +282,6 @@ def _check_queues(
 def _owner(topic: str, read: Mapping[str, _ReadTopic], patterned: Iterable[_ReadTopic]) -> _ReadTopic | None:
     """Return the SOW topic of a persistent topic, or None."""
     return read.get(topic) or next((one for one in patterned if one.covers(topic)), None)
-
-
-def may_overlap(one: str, other: str) -> bool:
-    """Return whether two patterns may match one topic. False only if they start with different texts."""
-    first, second = literal_start(one), literal_start(other)
-    return first.startswith(second) or second.startswith(first)
-
-
-def literal_start(pattern: str) -> str:
-    """Return a text with which every topic starts that matches `pattern`. Empty: none is known."""
-    if not pattern.startswith("^") or "|" in pattern:
-        return ""
-    text = pattern[1:]
-    end = next((at for at, sign in enumerate(text) if sign in META_CHARACTERS), len(text))
-    if text[end : end + 1] and text[end] in _MAY_REPEAT_NEVER:
-        end -= 1
-    return text[: max(end, 0)]
 
 
 # -- values -------------------------------------------------------------------------------------------

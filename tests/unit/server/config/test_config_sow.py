@@ -9,7 +9,6 @@ import pytest
 from tickertape.engine.limits import sow_patterns_max, sow_topics_max
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.server.config.config import examine, load_config
-from tickertape.server.config.sow import literal_start, may_overlap
 
 MANY = ", ".join(f"'/k{number}'" for number in range(17))
 MANY_INDEXES = ", ".join(f"['/k{number}']" for number in range(17))
@@ -354,46 +353,6 @@ def test_definition_has_earlier_patterns_that_may_match_the_same_topics(tmp_path
         "aa": ("^a/", "/x$"),
         "c": (),
     }
-
-
-@pytest.mark.parametrize(
-    ("pattern", "start"),
-    [
-        ("^orders/", "orders/"),
-        ("^orders/[0-9]", "orders/"),
-        ("^orders$", "orders"),
-        ("^orders+", "orders"),
-        ("^orders*", "order"),
-        ("^orders?", "order"),
-        ("^orders{0}", "order"),
-        ("^o?", ""),
-        ("^*", ""),
-        ("^", ""),
-        ("^a.b", "a"),
-        ("^a|b", ""),
-        ("orders/", ""),
-        ("(?i)^a", ""),
-        ("^(?i)a", ""),
-        ("^\\Qa", ""),
-    ],
-)
-def test_literal_start_is_the_text_before_the_first_metacharacter(pattern: str, start: str) -> None:
-    assert literal_start(pattern) == start
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "overlap"),
-    [
-        ("^a/", "^b/", False),
-        ("^a/", "^a/b", True),
-        ("^a", "^a/b", True),
-        ("^a/", "/b$", True),
-        ("^ab?", "^ac", True),
-        ("^ab", "^ac", False),
-    ],
-)
-def test_patterns_with_different_literal_starts_do_not_overlap(one: str, other: str, overlap: bool) -> None:
-    assert may_overlap(one, other) is may_overlap(other, one) is overlap
 
 
 def test_key_paths_are_read_in_canonical_form(tmp_path: Path) -> None:
