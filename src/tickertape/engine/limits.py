@@ -317,6 +317,16 @@ sow_key_compaction_step_max: Final = 2_048
 """Long keys that one call of a key index examines for compaction."""
 sow_key_block_bytes: Final = 256 * KIB
 """Size of a block of long keys, unless a single key is longer."""
+# replication
+replication_rules_max: Final = 1_024
+"""Rules of one destination."""
+replication_patterns_max: Final = 64
+"""Rules of one destination with a pattern. A new topic is matched against all of them."""
+routed_topics_kept_max: Final = 4_096
+"""Topics with a cached rule of one destination, or without one."""
+link_mismatches_max: Final = 100
+"""Mismatches that a validation of one link describes. It counts further ones."""
+
 # SOW topics
 sow_topics_max: Final = 1_024
 """SOW topics of one server."""
