@@ -19,6 +19,7 @@ from tests.mutations.planted_labels import LABEL_MUTATIONS
 from tests.mutations.planted_queries import QUERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
+from tests.mutations.planted_routes import ROUTE_MUTATIONS
 from tests.mutations.planted_sow_admin import SOW_ADMIN_MUTATIONS
 from tests.mutations.planted_sow_checkpoints import SOW_CHECKPOINT_MUTATIONS
 from tests.mutations.planted_sow_client import SOW_CLIENT_MUTATIONS
@@ -420,6 +421,7 @@ MUTATIONS: Final = (
     *SOW_CLIENT_MUTATIONS,
     *SOW_CONFIG_MUTATIONS,
     *RECORD_MUTATIONS,
+    *ROUTE_MUTATIONS,
     *LABEL_MUTATIONS,
     *ARCHIVE_MUTATIONS,
     *SOW_QUERY_MUTATIONS,

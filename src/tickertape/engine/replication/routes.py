@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from tickertape.base.errors import JournalCorrupt
+from tickertape.base.errors import BadOption, JournalCorrupt
 from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.batch import KIND_CONTROL, KIND_MESSAGE, MessageBatch
@@ -29,9 +29,9 @@ from tickertape.engine.limits import routed_topics_kept_max
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
 from tickertape.filter import Pattern, compile_topic_pattern
 from tickertape.filter.batch_filter import BatchFilter, piece_end
-from tickertape.filter.compiler.regex import compile_pattern
+from tickertape.filter.compiler.regex import BadPattern, compile_pattern
 from tickertape.filter.limits import filter_piece_steps_max
-from tickertape.filter.pattern_overlap import EVERY_TOPIC, covers
+from tickertape.filter.pattern_overlap import EVERY_TOPIC, covers, may_overlap
 from tickertape.journal.format.control_record import RECORD_ERRORS, decode_head
 from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.sow_command import SOW_TOPIC
@@ -100,11 +100,17 @@ class RuleSet:
         rule = self.rule_of(topic)
         return rule is not None and rule.sync
 
-    def rule_covering(self, pattern: str) -> ReplicationRule | None:
-        """Return the first rule that is known to match all topics of a pattern, or None.
+    def covers(self, *patterns: str) -> bool:
+        """Return whether rules are known to match each topic that matches all of `patterns`."""
+        return any(covers(rule.topic, pattern) for rule in self.patterns for pattern in patterns)
 
-        An earlier rule may match some of them."""
-        return next((rule for rule in self.patterns if covers(rule.topic, pattern)), None)
+    def overlapping(self, *patterns: str) -> Iterator[ReplicationRule]:
+        """Yield the rules of patterns that may be the first one of a topic that matches all of `patterns`."""
+        for rule in self.patterns:
+            if all(may_overlap(rule.topic, pattern) for pattern in patterns):
+                yield rule
+            if any(covers(rule.topic, pattern) for pattern in patterns):
+                return
 
     @property
     def names(self) -> list[ReplicationRule]:
@@ -161,8 +167,18 @@ class PassThrough:
     """Groups whose messages a link passes on. An empty pattern: messages of the own clients only."""
 
     def __init__(self, pattern: str) -> None:
-        """Raises `BadPattern` for an invalid pattern."""
-        self._pattern = compile_pattern(pattern) if pattern else None
+        """Raises `BadOption` for an invalid pattern."""
+        self._pattern: Pattern | None = None
+        if not pattern:
+            return
+        try:
+            self._pattern = compile_pattern(pattern)
+        except BadPattern as error:
+            raise BadOption(f"Invalid pattern {shown(pattern)} at position {error.at}: {error}.") from None
+        except UnicodeEncodeError:
+            raise BadOption(
+                f"Invalid pattern {shown(pattern)}: it is not valid Unicode. Use valid Unicode text."
+            ) from None
 
     def passes(self, group: str) -> bool:
         """Return whether messages whose origin is in a group are passed on."""

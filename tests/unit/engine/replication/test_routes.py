@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.helpers.reserved_batches import with_reserved
-from tickertape.base.errors import BadFilter, JournalCorrupt
+from tickertape.base.errors import BadFilter, BadOption, JournalCorrupt
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import routed_topics_kept_max
 from tickertape.engine.replication.routes import (
@@ -22,7 +22,6 @@ from tickertape.engine.replication.routes import (
     topics_of_delete,
 )
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
-from tickertape.filter.compiler.regex import BadPattern
 
 HERE = b"h" * 16
 THERE = b"t" * 16
@@ -99,12 +98,20 @@ def test_rule_set_is_synchronous_only_with_a_synchronous_rule_that_has_an_effect
     assert not RuleSet([rule(".*"), rule("^a", sync=True), rule("a", sync=True)]).has_sync
 
 
-def test_rule_covering_a_pattern_is_the_first_that_matches_all_topics() -> None:
-    rules = RuleSet([rule("a"), rule("^a/b"), rule("^a"), rule(".*")])
-    assert rules.rule_covering("^a/b/c") is rules.rules[1]
-    assert rules.rule_covering("^a/") is rules.rules[2]
-    assert rules.rule_covering("a$") is rules.rules[3]
-    assert RuleSet([rule("a")]).rule_covering("a$") is None
+def test_rules_that_overlap_a_pattern_end_with_the_first_that_matches_all_topics() -> None:
+    rules = RuleSet([rule("a"), rule("^a/b"), rule("^a"), rule("^b"), rule("z$"), rule(".*")])
+    assert [one.topic for one in rules.overlapping("^a/b/c")] == ["^a/b"]
+    assert [one.topic for one in rules.overlapping("^a/")] == ["^a/b", "^a"]
+    assert [one.topic for one in rules.overlapping("x$")] == ["^a/b", "^a", "^b", "z$", ".*"]
+    assert [one.topic for one in rules.overlapping("x$", "^a")] == ["^a/b", "^a"]
+
+
+def test_rules_cover_a_pattern_if_one_rule_matches_all_topics() -> None:
+    rules = RuleSet([rule("a"), rule("^b")])
+    assert rules.covers("^b/c")
+    assert rules.covers("x$", "^b")
+    assert not rules.covers("x$", "^a")
+    assert not RuleSet([rule("a")]).covers("a$")
 
 
 # -- digests ------------------------------------------------------------------------------------------
@@ -185,9 +192,10 @@ def test_run_of_an_own_client_is_sent_with_every_pass_through() -> None:
         assert routes(pass_through=pass_through).handling(None) is RunHandling.SENT
 
 
-def test_invalid_pass_through_pattern_is_refused() -> None:
-    with pytest.raises(BadPattern):
-        PassThrough("(")
+@pytest.mark.parametrize("pattern", ["(", "(?=a)", "\ud800"])
+def test_invalid_pass_through_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(BadOption, match="Invalid pattern "):
+        PassThrough(pattern)
 
 
 def test_named_runs_hold_only_the_messages_that_the_rules_select() -> None:

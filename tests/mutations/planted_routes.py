@@ -1,0 +1,163 @@
+"""Planted defects of routes and validation of replication links, with the tests that must detect them.
+
+Must never hold one without an effect that a user could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_ROUTES: Final = "engine/replication/routes.py"
+_ROUTE_TESTS: Final = ("unit/engine/replication/test_routes.py",)
+_VALIDATION: Final = "engine/replication/validation.py"
+_VALIDATION_TESTS: Final = ("unit/engine/replication/test_validation.py",)
+_TOPIC_CHECKS: Final = "engine/replication/topic_checks.py"
+_CHECKS: Final = (
+    "server_checks.instance_name", "server_checks.link_version", "server_checks.log_twice",
+    "server_checks.instance_twice", "server_checks.one_stream", "server_checks.routes",
+    "server_checks.sync_pass_through", "topic_checks.derived_topic", "topic_checks.txlog",
+    "topic_checks.replicate", "topic_checks.sync_type", "topic_checks.message_type", "topic_checks.sow",
+)  # fmt: skip
+
+ROUTE_MUTATIONS: Final = (
+    Mutation(
+        "a later pattern has the topic of an earlier rule",
+        _ROUTES,
+        "            if number > first:\n",
+        "            if number < 0:\n",
+        _ROUTE_TESTS,
+        promise="invariant 13",
+        tier="unit",
+    ),
+    Mutation(
+        "a pattern replicates internal topics",
+        _ROUTES,
+        "        if topic.startswith((_INTERNAL, SERVER_TOPICS)) or",
+        "        if topic.startswith(SERVER_TOPICS) or",
+        _ROUTE_TESTS,
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
+        "the cache of rules by topic has no bound",
+        _ROUTES,
+        "            self._rule_of.clear()\n",
+        "            pass\n",
+        _ROUTE_TESTS,
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "an empty pass_through passes on every group",
+        _ROUTES,
+        "        return self._pattern is not None and self",
+        "        return self._pattern is None or self",
+        _ROUTE_TESTS,
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
+        "runs that the destination has are sent instead of named",
+        _ROUTES,
+        "        return RunHandling.NAMED if self._log in origin.path else RunHandling.SENT\n",
+        "        return RunHandling.SENT\n",
+        _ROUTE_TESTS,
+        promise="R8",
+        tier="unit",
+    ),
+    Mutation(
+        "a delete of records is left out if the first of several topics is not replicated",
+        _ROUTES,
+        "    return (head.topics or (head.topic,))",
+        "    return (head.topic,)",
+        _ROUTE_TESTS,
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "expiries of records are sent",
+        _ROUTES,
+        " if head.kind == _DELETED else ()",
+        " if head.kind else ()",
+        _ROUTE_TESTS,
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "holes are not passed on",
+        _ROUTES,
+        'frozenset({"after", ',
+        "frozenset({",
+        _ROUTE_TESTS,
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
+        "all control records travel",
+        _ROUTES,
+        "            return decode_head(body).type in TRAVELLING_RECORDS\n",
+        "            return True\n",
+        _ROUTE_TESTS,
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
+        "rules with other filters have equal digests",
+        _ROUTES,
+        "        patterns = [(rule.topic, rule.filter) for rule in self.patterns]\n",
+        "        patterns = [(rule.topic, None) for rule in self.patterns]\n",
+        _ROUTE_TESTS,
+        promise="R9",
+        tier="unit",
+    ),
+    *(
+        Mutation(
+            f"a link is accepted without {check}",
+            _VALIDATION,
+            f"    {check},\n",
+            "",
+            _VALIDATION_TESTS,
+            promise="R9",
+            tier="unit",
+        )
+        for check in _CHECKS
+    ),
+    Mutation(
+        "checks without which messages are lost may be excluded",
+        _VALIDATION,
+        "if not (one.excludable and one.check",
+        "if not (one.check",
+        _VALIDATION_TESTS,
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
+        "a topic with other records at both servers may be excluded",
+        _TOPIC_CHECKS,
+        '            yield pair.mandatory_topic("sow", name,',
+        '            yield pair.excludable_topic("sow", name,',
+        _VALIDATION_TESTS,
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "SOW tables in another order count as equal",
+        _TOPIC_CHECKS,
+        ', "earlier_patterns": "order of tables"}',
+        "}",
+        _VALIDATION_TESTS,
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "synchronous patterns are compared only with patterns of the same text",
+        "engine/replication/server_checks.py",
+        "        if any(one.sync for one in rules.overlapping(rule.topic)):\n",
+        "        if any(one.sync for one in rules.patterns if one.topic == rule.topic):\n",
+        _VALIDATION_TESTS,
+        promise="R9",
+        tier="unit",
+    ),
+)
