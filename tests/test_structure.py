@@ -67,6 +67,7 @@ FOLDER_EXCEPTIONS: Final[dict[str, str]] = {
     "client/queues": "acknowledgements only; the rest of a queue is the server's",
     "filter": "what all folders of it share, and the filter over a batch",
     "server/access": "rights join it",
+    "server/config": "a file for each section",
     "spark": "the two entry points",
     "spark/sink": "options and writer",
 }

@@ -14,6 +14,9 @@ _ROUTE_TESTS: Final = ("unit/engine/replication/test_routes.py",)
 _VALIDATION: Final = "engine/replication/validation.py"
 _VALIDATION_TESTS: Final = ("unit/engine/replication/test_validation.py",)
 _TOPIC_CHECKS: Final = "engine/replication/topic_checks.py"
+_CONFIG: Final = "server/config/replication.py"
+_TOPICS: Final = "server/config/replicated_topics.py"
+_CONFIG_TESTS: Final = ("unit/server/config/test_config_replication.py",)
 _CHECKS: Final = (
     "server_checks.instance_name", "server_checks.link_version", "server_checks.log_twice",
     "server_checks.instance_twice", "server_checks.one_stream", "server_checks.routes",
@@ -158,6 +161,69 @@ ROUTE_MUTATIONS: Final = (
         "        if any(one.sync for one in rules.patterns if one.topic == rule.topic):\n",
         _VALIDATION_TESTS,
         promise="R9",
+        tier="unit",
+    ),
+    Mutation(
+        "a token is sent to another machine without encryption",
+        _CONFIG,
+        "    if plain and not destination.insecure:\n",
+        "    if plain and destination.insecure:\n",
+        _CONFIG_TESTS,
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "a token file that other users can read is accepted",
+        _CONFIG,
+        '            check_private(destination.token_file, "token file", ConfigurationError)\n',
+        "            pass\n",
+        _CONFIG_TESTS,
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "an acknowledgement waits for more destinations than a topic has",
+        _CONFIG,
+        "        if count < needed:\n",
+        "        if count > needed:\n",
+        _CONFIG_TESTS,
+        promise="R22",
+        tier="unit",
+    ),
+    Mutation(
+        "topics of a pattern count as synchronous if some of them are",
+        _CONFIG,
+        "    return other.covers(rule.topic) and not any(differ)\n",
+        "    return other.covers(rule.topic)\n",
+        _CONFIG_TESTS,
+        promise="R22",
+        tier="unit",
+    ),
+    Mutation(
+        "two servers may replicate with the default name",
+        _CONFIG,
+        "    if not server.is_named:\n",
+        "    if not server:\n",
+        _CONFIG_TESTS,
+        promise="invariant 11",
+        tier="unit",
+    ),
+    Mutation(
+        "a queue over replicated topics need not be local",
+        _TOPICS,
+        "        if queue.name not in server.local_queues and",
+        "        if queue.name in server.local_queues and",
+        _CONFIG_TESTS,
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
+        "a synchronous rule behind an asynchronous one of the same topics is accepted",
+        _TOPICS,
+        "    if shadow is None or shadow is rule:\n",
+        "    if shadow is None or shadow is not None:\n",
+        _CONFIG_TESTS,
+        promise="R1",
         tier="unit",
     ),
 )

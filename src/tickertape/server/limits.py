@@ -106,6 +106,24 @@ lease_seconds_min: Final = 0.01
 queue_expiration_seconds_max: Final = 36_600 * 86_400.0
 """Longest `expiration` of a queue."""
 
+# replication
+destinations_max: Final = 64
+"""Destinations of one server."""
+destination_addresses_max: Final = 16
+"""Addresses of one destination."""
+behind_wait_seconds_default: Final = 1.0
+"""Time that a logon waits for messages of its publisher that other servers have."""
+history_wait_seconds_default: Final = 60.0
+"""Time that publishers wait for the peers of a server whose log has lost its end."""
+downgrade_grace_seconds_default: Final = 60.0
+"""Time after a start before which no destination is downgraded."""
+link_wait_seconds_max: Final = 86_400.0
+"""Longest configurable time of the above."""
+ack_interval_seconds_max: Final = 60.0
+"""Longest `ack_interval`."""
+peak_rate_max: Final = 1_000_000_000
+"""Largest `peak_rate`, in messages a second."""
+
 # state of the world
 sow_checkpoint_bytes_per_second: Final = 64_000_000
 """Bytes of checkpoints that are written in a second."""

@@ -17,6 +17,7 @@ ADMIN_FORMS: Final = "http://127.0.0.1:9008 or http://[::1]:9008 (port 0 picks a
 LISTEN_FORMS: Final = (
     "tcp://127.0.0.1:9007, tcp://[::1]:9007, tls://0.0.0.0:9007 (port 0 picks a free port) or unix:///path"
 )
+SERVER_FORMS: Final = "tls://host:port, tcp://host:port or unix:///path"
 TLS_SCHEMES: Final = ("tls", "tcps")
 """Synonyms. The reference uses `tcps`."""
 _NOT_BUILT: Final = ("ws", "wss")
@@ -53,6 +54,22 @@ def parse_listen(text: str) -> ListenAddress:
     if not colon or not (tls or scheme == "tcp"):
         raise ConfigurationError(f"Invalid listen address {shown(text)}. Use {LISTEN_FORMS}.")
     return _host_and_port(text, rest, LISTEN_FORMS)._replace(tls=tls)
+
+
+def parse_server(text: str) -> ListenAddress:
+    """Parse the address of another server: `tcp://host:port`, `tls://host:port` or `unix:///path`.
+
+    Raises `ConfigurationError`."""
+    scheme, colon, rest = text.partition("://")
+    if colon and scheme == "unix":
+        return _unix(text, rest)
+    tls = scheme in TLS_SCHEMES
+    if not colon or not (tls or scheme == "tcp"):
+        raise ConfigurationError(f"Invalid server address {shown(text)}. Use {SERVER_FORMS}.")
+    address = _host_and_port(text, rest, SERVER_FORMS)
+    if not address.port:
+        raise ConfigurationError(f"Invalid port '0' in {shown(text)}. Use 1 to 65535.")
+    return address._replace(tls=tls)
 
 
 def parse_admin(text: str) -> ListenAddress:

@@ -16,10 +16,7 @@ import msgspec
 
 from tickertape.base.client_limits import DEFAULT as CLIENT_LIMITS
 from tickertape.base.client_limits import ClientLimits
-from tickertape.base.errors import BadName, ConfigurationError
-from tickertape.base.limits import client_name_bytes_max
-from tickertape.base.names import check_client_name
-from tickertape.base.text_format import shown
+from tickertape.base.errors import ConfigurationError
 from tickertape.engine.limits import topic_names_bytes_max
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
@@ -37,6 +34,7 @@ from tickertape.server.config.document import (
     check_choice,
     choice_of,
     flag_of,
+    instance_name_of,
     kind_of,
     path_of,
     read_document,
@@ -300,7 +298,7 @@ def _config(root: Section, file: str) -> Config:
 
 def _instance(section: Section, file: str) -> InstanceConfig:
     section.not_built(*INSTANCE_LATER)
-    name = section.value("name", _instance_name, NAME_DEFAULT)
+    name = section.value("name", instance_name_of, NAME_DEFAULT)
     data = section.value("data", partial(path_of, noun="directory"), DATA_DEFAULT)
     drain = section.value("drain_timeout", seconds_of, drain_seconds_default)
     # `data` from a file, and the default, are relative to the file. An argument is relative to the working
@@ -366,17 +364,6 @@ def _topics(root: Section) -> list[TopicConfig]:
 
 
 # -- values -------------------------------------------------------------------------------------------
-
-
-def _instance_name(value: Any) -> str:
-    name = text_of(value)
-    try:
-        check_client_name(name)
-    except BadName:
-        raise ConfigurationError(
-            f"must be 1 to {client_name_bytes_max} bytes without control characters, not {shown(name)}"
-        ) from None
-    return name
 
 
 def _admin_listen(value: Any) -> str | None:

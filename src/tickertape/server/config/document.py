@@ -17,9 +17,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from tickertape.base.errors import ConfigurationError, UsageError
-from tickertape.base.limits import KIB, MIB
-from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.errors import BadName, ConfigurationError, UsageError
+from tickertape.base.limits import KIB, MIB, client_name_bytes_max
+from tickertape.base.names import check_client_name, check_topic, is_pattern
 from tickertape.base.text_format import did_you_mean, is_utf8, listed, shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.server.config.toml_lines import TooDeep, check_keys, find_lines
@@ -524,6 +524,18 @@ def topic_of(value: Any, remedy: str = "Use the full name of a topic.") -> str:
     if is_pattern(name):
         raise ConfigurationError(f"must be a topic name, not the pattern {shown(name)}. {remedy}")
     check_topic(name)
+    return name
+
+
+def instance_name_of(value: Any) -> str:
+    """Return `value` as the name of a server. Raises `ConfigurationError`."""
+    name = text_of(value)
+    try:
+        check_client_name(name)
+    except BadName:
+        raise ConfigurationError(
+            f"must be 1 to {client_name_bytes_max} bytes without control characters, not {shown(name)}"
+        ) from None
     return name
 
 

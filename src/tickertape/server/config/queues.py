@@ -72,7 +72,7 @@ def read_queues(
 
     `recorded`: names and patterns of persistent topics (None: all topics). `types`: configured message types
     by topic."""
-    known = _Known(_topic_set(recorded), types)
+    known = _Known(topic_set_of(recorded), types)
     queues: list[tuple[Section, QueueDefinition]] = []
     names: set[str] = set()
     for number, section in enumerate(sections):
@@ -90,7 +90,8 @@ def read_queues(
     return [queue for _, queue in queues]
 
 
-def _topic_set(names: Iterable[str] | None) -> TopicSet | None:
+def topic_set_of(names: Iterable[str] | None) -> TopicSet | None:
+    """Return the topics of names and patterns. None for all topics, or for an invalid value."""
     if names is None or "" in (names := list(names)):  # an empty name marks an invalid value
         return None
     from tickertape.filter import TopicSet  # late import: most configurations have no queue
@@ -104,7 +105,7 @@ def _topic_set(names: Iterable[str] | None) -> TopicSet | None:
 def _queue(section: Section, known: _Known) -> QueueDefinition:
     name = section.required("name", topic_of, "")
     underlying = section.value("underlying", _underlying, name)
-    covered = _topic_set([underlying])
+    covered = topic_set_of([underlying])
     _check_recorded(section, "underlying" if section.has("underlying") else "name", underlying, known)
     literal = bool(underlying) and not is_pattern(underlying)
     target = section.value("default_publish_target", topic_of, None)
@@ -120,7 +121,7 @@ def _queue(section: Section, known: _Known) -> QueueDefinition:
             f"{shown(dead_letter)} is a topic of the queue itself, so dead letters would enter it again. "
             "Use a topic outside of the queue.",
         )
-    types = _types(underlying, covered, known.types)
+    types = types_of(underlying, covered, known.types)
     semantics = section.value("semantics", choice_of(SEMANTICS), SEMANTICS[0])
     fairness = section.value("fairness_model", choice_of(FAIRNESS), None)
     if semantics == "at-most-once":
@@ -129,7 +130,7 @@ def _queue(section: Section, known: _Known) -> QueueDefinition:
         name=name,
         underlying=underlying,
         default_publish_target=target,
-        filter=section.value("filter", _filter(types), None),
+        filter=section.value("filter", message_filter(types), None),
         semantics=semantics,
         lease_period=section.value("lease_period", _lease, None),
         fairness=fairness,
@@ -142,7 +143,7 @@ def _queue(section: Section, known: _Known) -> QueueDefinition:
             "expiration_model", choice_of(EXPIRATION_MODELS), QueueDefinition("").expiration_model
         ),
         priority=section.value("priority", _priority(types), None),
-        barrier_expression=section.value("barrier_expression", _filter(types), None),
+        barrier_expression=section.value("barrier_expression", message_filter(types), None),
         leasing=section.value("leasing", choice_of(LEASING), QueueDefinition("").leasing),
         recovery_point=section.value("recovery_point", _point, QueueDefinition("").recovery_point),
         file_backed_metadata=section.value("file_backed_metadata", flag_of, False),
@@ -234,7 +235,7 @@ def _check_circles(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
 
 
 def _covers(queue: QueueDefinition, topic: str) -> bool:
-    covered = _topic_set([queue.topic])
+    covered = topic_set_of([queue.topic])
     return covered is not None and topic in covered
 
 
@@ -296,10 +297,12 @@ def _point(value: Any) -> str:
 # -- expressions --------------------------------------------------------------------------------------
 
 
-def _types(underlying: str, covered: TopicSet | None, types: Mapping[str, str]) -> list[MessageType]:
-    """Return the known message types of a queue's topics, by the same rule as for a subscription."""
-    if not is_pattern(underlying):
-        return [message_type(types.get(underlying, DEFAULT_TYPE))]
+def types_of(topics: str, covered: TopicSet | None, types: Mapping[str, str]) -> list[MessageType]:
+    """Return the known message types of a topic or pattern, by the same rule as for a subscription.
+
+    `covered`: the topics of a valid pattern."""
+    if not is_pattern(topics):
+        return [message_type(types.get(topics, DEFAULT_TYPE))]
     named = {kind for name, kind in types.items() if covered is not None and name in covered}
     return [message_type(kind) for kind in sorted({DEFAULT_TYPE} | named)]
 
@@ -316,7 +319,9 @@ def _for_one(types: Iterable[MessageType], make: Callable[[MessageType], _Made])
     raise refusal
 
 
-def _filter(types: Sequence[MessageType]) -> Callable[[Any], str]:
+def message_filter(types: Sequence[MessageType]) -> Callable[[Any], str]:
+    """Return a converter of filters for messages of these types, without subscriber and time."""
+
     def convert(value: Any) -> str:
         from tickertape.filter import compile_filter
 
