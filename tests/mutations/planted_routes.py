@@ -226,4 +226,22 @@ ROUTE_MUTATIONS: Final = (
         promise="R1",
         tier="unit",
     ),
+    Mutation(
+        "messages that have passed the destination count as a second path to it",
+        "engine/replication/server_checks.py",
+        "        and link.destination not in (origin.instance, *origin.path)\n",
+        "        and link.destination != origin.instance\n",
+        ("unit/engine/replication/test_topology.py",),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
+        "rules of earlier links of a path do not count",
+        "engine/replication/server_checks.py",
+        "        union = tuple(sorted({*origin.digests, *digests}))\n",
+        "        union = tuple(sorted(digests))\n",
+        ("unit/engine/replication/test_topology.py",),
+        promise="R9",
+        tier="unit",
+    ),
 )

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 import msgspec
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -78,6 +79,7 @@ def owner(known: TopicFacts, topic: str) -> object:
     return (table.name, table.key, table.key_domain if table.key else "")
 
 
+@pytest.mark.slow
 @given(RULES, RULES, KNOWN, KNOWN)
 def test_topics_of_a_link_without_mismatches_are_alike_at_both_servers(
     rules: list[ReplicationRule], back: list[ReplicationRule], here: TopicFacts, there: TopicFacts

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,6 +163,7 @@ def naive_split(
     return sent, named
 
 
+@pytest.mark.slow
 @given(
     RULES, st.sampled_from([".*", "", "north", "^north$", "south|north"]), ORIGINS, RUNS, st.integers(1, 30)
 )

@@ -102,6 +102,8 @@ class OriginFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the log. Empty: unknown."""
     digests: tuple[bytes, ...] = ()
     """Union of the digests of the rules on the path (`RuleSet.digests`)."""
+    path: tuple[str, ...] = ()
+    """Instances that the messages pass, from the origin to the source of the link."""
 
 
 class IncomingLink(msgspec.Struct, frozen=True, kw_only=True):

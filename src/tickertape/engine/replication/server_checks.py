@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from tickertape.base.text_format import shown
-from tickertape.engine.replication.link_facts import IncomingLink, LinkFacts, OriginFacts
+from tickertape.engine.replication.link_facts import IncomingLink, LinkFacts, OriginFacts, OutgoingLink
 from tickertape.engine.replication.link_pair import LinkPair, Mismatch
-from tickertape.engine.replication.routes import RuleSet
+from tickertape.engine.replication.routes import PassThrough, RuleSet
 
 _RENAME = "Rename one of them with `tickertape journal rename`"
 
@@ -94,7 +96,7 @@ def one_stream(pair: LinkPair) -> Iterator[Mismatch]:
 
 def routes(pair: LinkPair) -> Iterator[Mismatch]:
     """Check that messages of one origin pass equal rules on all paths to the destination."""
-    brought = [*_brought(pair)]
+    brought = [*origins_of_link(pair.source, pair.link)]
     for link in pair.destination.incoming:
         if link.instance == pair.source.instance:
             continue
@@ -109,19 +111,27 @@ def routes(pair: LinkPair) -> Iterator[Mismatch]:
                 )
 
 
-def _brought(pair: LinkPair) -> Iterator[OriginFacts]:
-    """Yield the origins whose messages the link brings to the destination, with the rules on their paths."""
-    source, digests = pair.source, pair.rules.digests()
-    yield OriginFacts(instance=source.instance, group=source.group, digests=tuple(digests))
-    for link in source.incoming:
-        if link.instance == pair.destination.instance:  # all its messages are at the destination
-            continue
-        for origin in link.origins:
-            own = origin.instance in (source.instance, pair.destination.instance)
-            if not own and pair.pass_through.passes(origin.group):
-                yield OriginFacts(
-                    instance=origin.instance, group=origin.group, digests=tuple({*origin.digests, *digests})
-                )
+def origins_of_link(source: LinkFacts, link: OutgoingLink) -> Iterator[OriginFacts]:
+    """Yield the origins whose messages a link of `source` brings, with the rules and servers on their paths.
+
+    Raises `BadTopic` or `BadOption` for an invalid pattern."""
+    digests = RuleSet(link.rules, source.topics.derived).digests()
+    own = OriginFacts(instance=source.instance, group=source.group, log=source.log, path=(source.instance,))
+    pass_through = PassThrough(link.pass_through)
+    # All messages of a link from the destination are there.
+    received = (one for one in source.incoming if one.instance != link.destination)
+    passed = (
+        origin
+        for one in received
+        for origin in one.origins
+        if origin.instance != source.instance
+        and link.destination not in (origin.instance, *origin.path)
+        and pass_through.passes(origin.group)
+    )
+    for origin in (own, *passed):
+        path = origin.path if origin is own else (*origin.path, source.instance)
+        union = tuple(sorted({*origin.digests, *digests}))
+        yield msgspec.structs.replace(origin, digests=union, path=path)
 
 
 def sync_pass_through(pair: LinkPair) -> Iterator[Mismatch]:

@@ -562,6 +562,7 @@ def test_rules_from_the_special_to_the_general_are_accepted(tmp_path: Path) -> N
     assert read(tmp_path, text)[1] == []
 
 
+@pytest.mark.slow
 def test_rules_and_patterns_have_limits(tmp_path: Path) -> None:
     names = [f"name = 't{number}'\nsync = true" for number in range(replication_rules_max + 1)]
     assert read(tmp_path, rules(*names[:-1]))[1] == []
