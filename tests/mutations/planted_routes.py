@@ -26,10 +26,19 @@ _CHECKS: Final = (
 
 ROUTE_MUTATIONS: Final = (
     Mutation(
-        "a later pattern has the topic of an earlier rule",
+        "a later name has the topic of an earlier pattern",
         _ROUTES,
-        "            if number > first:\n",
-        "            if number < 0:\n",
+        "        first = min(self._by_name.get(topic, behind), behind)\n",
+        "        first = self._by_name.get(topic, behind)\n",
+        _ROUTE_TESTS,
+        promise="invariant 13",
+        tier="unit",
+    ),
+    Mutation(
+        "a later pattern has the topic of an earlier one",
+        _ROUTES,
+        "self._with_patterns[min(found)]",
+        "self._with_patterns[max(found)]",
         _ROUTE_TESTS,
         promise="invariant 13",
         tier="unit",

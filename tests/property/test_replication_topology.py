@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import permutations
 from typing import Final
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def paths(
             yield from paths(links, (*path, to), arriving)
 
 
+@pytest.mark.slow
 @given(LINKS)
 def test_messages_of_an_origin_pass_equal_rules_on_all_paths_unless_routes_are_refused(links: Links) -> None:
     refused = [one for one in topology_mismatches(topology(links)) if one.check == "routes"]

@@ -322,6 +322,8 @@ replication_rules_max: Final = 1_024
 """Rules of one destination."""
 replication_patterns_max: Final = 64
 """Rules of one destination with a pattern. A new topic is matched against all of them."""
+incoming_links_max: Final = 64
+"""Links to one server."""
 routed_topics_kept_max: Final = 4_096
 """Topics with a cached rule of one destination, or without one."""
 link_mismatches_max: Final = 100

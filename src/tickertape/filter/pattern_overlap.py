@@ -6,12 +6,14 @@ only if no topic matches both patterns. `covers` is True only if each topic of o
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from tickertape.filter.compiler.regex import META_CHARACTERS, literal_prefix
 
 EVERY_TOPIC: Final = ".*"
 """The usual pattern that matches every topic."""
+_CACHED: Final = 512
 _MAY_REPEAT_NEVER: Final = "*?{"
 """Characters after which the character before them may be missing."""
 
@@ -30,6 +32,7 @@ def covers(wider: str, narrower: str) -> bool:
     return prefix is not None and literal_start(narrower).startswith(prefix)
 
 
+@lru_cache(maxsize=_CACHED)
 def literal_start(pattern: str) -> str:
     """Return a text with which every topic starts that matches `pattern`. Empty: none is known."""
     if not pattern.startswith("^") or "|" in pattern:

@@ -10,7 +10,16 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tickertape.base.errors import BadOption
 from tickertape.base.names import is_pattern
+from tickertape.base.text_format import shown
+from tickertape.engine.limits import (
+    incoming_links_max,
+    replication_patterns_max,
+    replication_rules_max,
+    sow_patterns_max,
+    sow_topics_max,
+)
 from tickertape.engine.replication.routes import EVERY_GROUP, ReplicationRule
 from tickertape.engine.runtime.sow_definition import MISSING_KEYS, MissingKey, SowDefinition
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE
@@ -50,6 +59,8 @@ class SowFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_share(self, other: SowFacts) -> bool:
         """Return whether a topic may belong to both."""
+        if self.pattern is None and other.pattern is None:
+            return self.name == other.name
         if self.covers(other.name) or other.covers(self.name):
             return True
         return (
@@ -149,6 +160,29 @@ class LinkFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Links to this side, without the validated one."""
     replaced: tuple[bytes, ...] = ()
     """Ids of logs that a newer log of the same instance has replaced (`tickertape replication forget`)."""
+
+    def check_bounds(self) -> None:
+        """Raise `BadOption` for more rules, SOW topics or links than a server may have.
+
+        The validation of a link takes time for each of them, on the event loop."""
+        rules = [link.rules for link in (*self.incoming, self.link) if link is not None]
+        tables = self.topics.sow
+        for noun, count, most in (
+            ("links", len(self.incoming), incoming_links_max),
+            ("rules", max(map(len, rules), default=0), replication_rules_max),
+            (
+                "patterns",
+                max((sum(rule.has_pattern for rule in one) for one in rules), default=0),
+                replication_patterns_max,
+            ),
+            ("SOW topics", len(tables), sow_topics_max),
+            ("patterns", sum(table.pattern is not None for table in tables), sow_patterns_max),
+        ):
+            if count > most:
+                raise BadOption(
+                    f"Cannot validate a link of {shown(self.instance)}: it has {count:,} {noun}, more than "
+                    f"{most:,}. Remove some there."
+                )
 
     def known_logs(self) -> Iterator[tuple[str, bytes]]:
         """Yield instance and log id of this server and of all servers whose messages reach it."""

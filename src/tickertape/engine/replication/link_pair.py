@@ -23,9 +23,13 @@ class Mismatch(NamedTuple):
 
 
 class LinkPair:
-    """The two servers of a link. Raises `BadTopic` or `BadOption` for an invalid pattern of one of them."""
+    """The two servers of a link.
+
+    Raises `BadTopic` or `BadOption` for invalid patterns, and `BadOption` for too many rules."""
 
     def __init__(self, source: LinkFacts, destination: LinkFacts, link: OutgoingLink) -> None:
+        for one in (source, destination):
+            one.check_bounds()
         self.source = source
         self.destination = destination
         self.link = link
@@ -47,6 +51,12 @@ class LinkPair:
             if (rule := self.rules.rule_of(topic)) is not None and self.at_source.has(topic)
         }
         """Known topics that the link replicates, with their rules."""
+        self.patterns = [
+            (rule, recorded)
+            for rule in self.rules.patterns
+            for recorded in self.at_source.patterns_within(rule.topic)
+        ]
+        """Patterns of rules and of persistent topics at the source that further topics may match."""
 
     def mandatory(self, check: str, cause: str, cure: str) -> Mismatch:
         """Return a mismatch of the two servers."""

@@ -29,7 +29,7 @@ from tickertape.engine.limits import routed_topics_kept_max
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
 from tickertape.filter import Pattern, compile_topic_pattern
 from tickertape.filter.batch_filter import BatchFilter, piece_end
-from tickertape.filter.compiler.regex import BadPattern, compile_pattern
+from tickertape.filter.compiler.regex import BadPattern, PatternSet, compile_pattern
 from tickertape.filter.limits import filter_piece_steps_max
 from tickertape.filter.pattern_overlap import EVERY_TOPIC, covers, may_overlap
 from tickertape.journal.format.control_record import RECORD_ERRORS, decode_head
@@ -76,13 +76,23 @@ class RuleSet:
         self.rules = tuple(rules)
         self._derived = frozenset(derived)
         self._by_name: dict[str, int] = {}
-        self._patterns: list[tuple[int, Pattern]] = []
+        self._with_patterns: list[int] = []
+        """Numbers of the rules with patterns."""
         for number, rule in enumerate(self.rules):
             if rule.has_pattern:
-                self._patterns.append((number, compile_topic_pattern(rule.topic)))
+                self._with_patterns.append(number)
             else:
                 self._by_name.setdefault(rule.topic, number)
+        texts = [self.rules[number].topic for number in self._with_patterns]
+        self._pattern_set = PatternSet([*map(compile_topic_pattern, texts)]) if texts else None
         self._rule_of: dict[str, ReplicationRule | None] = {}
+        self._names: list[ReplicationRule] | None = None
+        self.patterns: list[ReplicationRule] = []
+        """Rules of patterns, without those that an earlier pattern covers."""
+        for number in self._with_patterns:
+            rule = self.rules[number]
+            if not self.covers(rule.topic):
+                self.patterns.append(rule)
 
     def rule_of(self, topic: str) -> ReplicationRule | None:
         """Return the first rule that matches a topic, or None. Results are cached."""
@@ -115,18 +125,10 @@ class RuleSet:
     @property
     def names(self) -> list[ReplicationRule]:
         """Rules of names that no earlier rule matches."""
-        found = [self.rules[number] for number in self._by_name.values()]
-        return [rule for rule in found if self.rule_of(rule.topic) is rule]
-
-    @property
-    def patterns(self) -> list[ReplicationRule]:
-        """Rules of patterns, without those that an earlier pattern covers."""
-        found: list[ReplicationRule] = []
-        for number, _ in self._patterns:
-            rule = self.rules[number]
-            if not any(covers(earlier.topic, rule.topic) for earlier in found):
-                found.append(rule)
-        return found
+        if self._names is None:
+            found = [self.rules[number] for number in self._by_name.values()]
+            self._names = [rule for rule in found if self._search(rule.topic) is rule]
+        return self._names
 
     @property
     def has_sync(self) -> bool:
@@ -149,18 +151,19 @@ class RuleSet:
     def _search(self, topic: str) -> ReplicationRule | None:
         if topic.startswith((_INTERNAL, SERVER_TOPICS)) or topic in self._derived:
             return None
-        first = self._by_name.get(topic, len(self.rules))
-        for number, pattern in self._patterns:
-            if number > first:
-                break
-            if pattern.search(topic):
-                return self.rules[number]
+        behind = self._first_pattern(topic)
+        first = min(self._by_name.get(topic, behind), behind)
         return self.rules[first] if first < len(self.rules) else None
+
+    def _first_pattern(self, topic: str) -> int:
+        """Return the number of the first rule whose pattern matches a topic, or the number of rules."""
+        found = [] if self._pattern_set is None else self._pattern_set.found(topic)
+        return self._with_patterns[min(found)] if found else len(self.rules)
 
     def _filter_behind(self, name: str) -> str | bool | None:
         """Return the filter of the first pattern that matches a name. False without one."""
-        found = (self.rules[number] for number, pattern in self._patterns if pattern.search(name))
-        return next((rule.filter for rule in found), False)
+        number = self._first_pattern(name)
+        return self.rules[number].filter if number < len(self.rules) else False
 
 
 class PassThrough:

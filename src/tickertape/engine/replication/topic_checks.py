@@ -84,9 +84,8 @@ def _each_topic(
 ) -> Iterator[Mismatch]:
     """Yield mismatches of patterns, and of known topics of all other rules."""
     failed = set()
-    for rule in pair.rules.patterns:
-        causes = (pattern_cause(one, rule) for one in pair.at_source.patterns_within(rule.topic))
-        cause = next(filter(None, causes), "")
+    for rule, recorded in pair.patterns:
+        cause = "" if rule.topic in failed else pattern_cause(recorded, rule)
         if cause:
             failed.add(rule.topic)
             yield pair.excludable_topic(check, rule.topic, cause, cure)
@@ -138,22 +137,26 @@ def sow(pair: LinkPair) -> Iterator[Mismatch]:
     The name of a SOW topic counts: deletes name it. Only a topic with records at one server is excludable."""
     here = {one.name: one for one in pair.source.topics.sow}
     there = {one.name: one for one in pair.destination.topics.sow}
+    only_here = [one for one in here.values() if one.name not in there]
+    only_there = [one for one in there.values() if one.name not in here]
     for name in sorted({*here, *there}):
         one, other = here.get(name), there.get(name)
         if not any(_replicates(pair, table) for table in (one, other) if table is not None):
             continue
         if one is None:
-            yield _one_sided(pair, there[name], [t for t in pair.source.topics.sow if t.name not in there])
+            yield _one_sided(pair, there[name], only_here, (pair.there, pair.here))
         elif other is None:
-            yield _one_sided(pair, one, [t for t in pair.destination.topics.sow if t.name not in here])
+            yield _one_sided(pair, one, only_there, (pair.here, pair.there))
         elif differing := _differing(one, other):
             cause = f"{' and '.join(differing)} in [[sow]] differ"
             yield pair.mandatory_topic("sow", name, cause, "Use equal tables at both servers")
 
 
-def _one_sided(pair: LinkPair, table: SowFacts, others: Iterable[SowFacts]) -> Mismatch:
-    """Return the mismatch of a table that is only at one server. `others`: such tables of the other one."""
-    place, lacking = (pair.here, pair.there) if table in pair.source.topics.sow else (pair.there, pair.here)
+def _one_sided(
+    pair: LinkPair, table: SowFacts, others: Iterable[SowFacts], servers: tuple[str, str]
+) -> Mismatch:
+    """Return the mismatch of a table that only the first of `servers` has. `others`: those of the second."""
+    place, lacking = servers
     for other in others:
         if other.may_share(table):
             cause = f"its records belong to [[sow]] {shown(other.name)} at {lacking}"
@@ -172,11 +175,12 @@ def _differing(one: SowFacts, other: SowFacts) -> list[str]:
 
 def _replicates(pair: LinkPair, table: SowFacts) -> bool:
     """Return whether the link may replicate a topic of a SOW topic."""
-    if any(table.covers(topic) for topic in pair.topics):
+    if table.name in pair.topics:
         return True
     pattern = table.pattern
-    return pattern is not None and any(
+    if pattern is None:
+        return False
+    return any(table.covers(topic) for topic in pair.topics) or any(
         may_overlap(rule.topic, pattern) and may_overlap(recorded, pattern)
-        for rule in pair.rules.patterns
-        for recorded in pair.at_source.patterns_within(rule.topic)
+        for rule, recorded in pair.patterns
     )

@@ -45,7 +45,7 @@ def mismatches(source: LinkFacts, destination: LinkFacts) -> list[Mismatch]:
     """Return all reasons to refuse the link from `source` to `destination`.
 
     Links in `incoming` are alive: a caller first ends a lost connection of the same source. Raises `BadTopic`
-    or `BadOption` for an invalid pattern, and `ValueError` for a source without a link."""
+    or `BadOption` for invalid patterns and too many rules, and `ValueError` for a source without a link."""
     if source.link is None:
         raise ValueError("the source has no link")
     pair = LinkPair(source, destination, source.link)

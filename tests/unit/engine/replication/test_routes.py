@@ -67,6 +67,10 @@ def test_first_rule_of_a_topic_counts_for_names_and_patterns() -> None:
     assert [rules.is_sync(topic) for topic in ("a/x", "a/y", "b", "c")] == [True, False, True, False]
     assert rules.names == [rules.rules[0]]
     assert rules.patterns == [rules.rules[1], rules.rules[3]]
+    ends = RuleSet([rule("a$"), rule("^b"), rule("^a", sync=True)])
+    assert [ends.rule_of(topic) for topic in ("a", "ab", "ba")] == [
+        ends.rules[0], ends.rules[2], ends.rules[0],
+    ]  # fmt: skip
 
 
 def test_message_that_fails_the_filter_of_the_first_rule_falls_through_to_no_other_rule() -> None:

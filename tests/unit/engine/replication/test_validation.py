@@ -417,6 +417,37 @@ def test_invalid_patterns_of_a_server_are_refused() -> None:
         mismatches(facts("a", "b", link=None), facts("b", "a"))
 
 
+@pytest.mark.parametrize(
+    ("destination", "excess"),
+    [
+        (facts("b", "a", *[rule(f"t{n}") for n in range(1025)]), "1,025 rules, more than 1,024"),
+        (facts("b", "a", *[rule(f"^{n:02}") for n in range(65)]), "65 patterns, more than 64"),
+        (facts("b", "a", incoming=(incoming("c"),) * 65), "65 links, more than 64"),
+        (
+            facts("b", "a", incoming=(incoming("c", rules=(rule("t"),) * 1025),)),
+            "1,025 rules, more than 1,024",
+        ),
+        (
+            facts("b", "a", topics=topics(sow=tuple(SowFacts(name=f"t{n}") for n in range(1025)))),
+            "1,025 SOW topics, more than 1,024",
+        ),
+        (
+            facts(
+                "b", "a", topics=topics(sow=tuple(SowFacts(name=f"t{n}", pattern="^x") for n in range(65)))
+            ),
+            "65 patterns, more than 64",
+        ),
+    ],
+    ids=["rules", "patterns", "links", "rules of a link", "tables", "patterns of tables"],
+)
+def test_facts_above_the_limits_of_a_server_are_refused(destination: LinkFacts, excess: str) -> None:
+    text = f"Cannot validate a link of 'b': it has {excess}. Remove some there."
+    for source, other in ((facts("a", "b"), destination), (destination, facts("a", "b"))):
+        with pytest.raises(BadOption) as caught:
+            mismatches(source, other)
+        assert str(caught.value) == text
+
+
 def test_facts_survive_the_encoding_of_a_handshake() -> None:
     made = facts("a", "b", topics=topics(sow=(KEYED,), recorded=("x",)), incoming=(incoming("c"),))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=LinkFacts) == made
