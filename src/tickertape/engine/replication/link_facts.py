@@ -22,7 +22,7 @@ from tickertape.engine.limits import (
 )
 from tickertape.engine.replication.routes import EVERY_GROUP, ReplicationRule
 from tickertape.engine.runtime.sow_definition import MISSING_KEYS, MissingKey, SowDefinition
-from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE
+from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
 from tickertape.filter import TopicSet, compile_topic_pattern
 from tickertape.filter.pattern_overlap import may_overlap
 
@@ -82,6 +82,16 @@ class TopicFacts(msgspec.Struct, frozen=True, kw_only=True):
     sow: tuple[SowFacts, ...] = ()
     derived: tuple[str, ...] = ()
     """Topics of recorded views."""
+
+    @staticmethod
+    def of(catalog: TopicCatalog) -> TopicFacts:
+        """Return the facts of the configured topics of a server."""
+        return TopicFacts(
+            recorded=catalog.recorded_topics,
+            message_types=dict(catalog.message_types),
+            validated=tuple(sorted(catalog.validated)),
+            sow=tuple(map(SowFacts.of, catalog.sow)),
+        )
 
     @property
     def names(self) -> set[str]:

@@ -78,6 +78,11 @@ class TopicCatalog:
         return sorted(name for name in self._recorded or () if not is_pattern(name))
 
     @property
+    def recorded_topics(self) -> tuple[str, ...] | None:
+        """Names and patterns of persistent topics, without queues. None for all topics."""
+        return None if self._recorded is None else tuple(sorted(self._recorded))
+
+    @property
     def recorded_for_clients(self) -> tuple[str, ...] | None:
         """Names and patterns of persistent topics, queues included. None for all topics."""
         return None if self._recorded is None else tuple(sorted(self._recorded.union(self.queues)))
