@@ -76,6 +76,7 @@ WITHOUT_VALUE: dict[str, str] = {
     "bad_frame": "damaged bytes",
     "frame_too_large": "the size is measured",
     "bad_batch": "damaged bytes",
+    "bad_link": "the state of the link",
     "corrupt_batch": "damaged bytes",
     "logon_timeout": "the client sent nothing",
     "frame_stalled": "the state of the connection",

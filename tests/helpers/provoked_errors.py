@@ -68,6 +68,8 @@ from tickertape.wire.commands import (
     Transaction,
 )
 from tickertape.wire.heartbeat import Liveness
+from tickertape.wire.link import LinkNames
+from tickertape.wire.link_order import LinkOrder
 
 CONFIG = """
 [limits]
@@ -500,6 +502,7 @@ PROVOKED: dict[str, Provoke] = {
     "frame_too_large": lambda p: p.goodbye(PREFACE + struct.pack("<IIII", 1 << 30, 32, 0, 0)),
     "bad_command": lambda p: p.goodbye(PREFACE + header(b"\x81\xa1c\xa4boom")),
     "bad_batch": lambda p: p.goodbye(batch_frame(bytes(4096)), "peer"),
+    "bad_link": of_place(lambda _: LinkOrder().from_source(LinkNames(end=1))),
     "corrupt_batch": lambda p: p.goodbye(batch_frame(changed(GOOD, len(GOOD) - 8)), "peer"),
     "logon_required": lambda p: p.goodbye(PREFACE + frame(Flush(id=1))),
     "already_logged_on": lambda p: p.goodbye(LOGON, "peer"),

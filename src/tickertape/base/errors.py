@@ -283,6 +283,10 @@ class BadBatch(PeerError):
     """Message batch with an invalid structure."""
 
 
+class BadLink(PeerError):
+    """Frame of a replication link that is out of order, or whose contents contradict earlier frames."""
+
+
 class CorruptBatch(PeerError):
     """Message batch whose bodies do not match their checksum."""
 

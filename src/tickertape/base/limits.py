@@ -38,6 +38,8 @@ header_bytes_max: Final = 256 * KIB
 frame_bytes_max: Final = batch_bytes_max + header_bytes_max + frame_prefix_bytes
 frame_bytes_before_logon_max: Final = 16 * KIB
 """Largest frame of a peer that has not logged on."""
+frame_bytes_before_link_max: Final = header_bytes_max + frame_prefix_bytes
+"""Largest frame of the source of a link before its handshake: no batch, and a list of topics and rules."""
 receive_buffer_bytes: Final = 256 * KIB
 """Most bytes of one read from a connection."""
 frame_in_place_bytes_max: Final = 32 * KIB
@@ -122,3 +124,39 @@ sow_deltas_per_frame_max: Final = 4_096
 """Deltas of one publish frame, which are merged in one step of about 25 ms."""
 sow_records_per_frame_max: Final = 10_900
 """Records in one frame of a query result. The header of the frame has 24 bytes for each of them."""
+
+# replication
+link_window_bytes_max: Final = 16 * MIB
+"""Largest flow-control credit of a link."""
+link_rows_max: Final = 4_096
+"""Rows in one frame of a link: names, requested rows, or first holes."""
+link_name_frames_max: Final = 4_096
+"""Frames with names that one end of a link remembers until the destination acknowledges them."""
+link_starts_max: Final = 4_096
+"""Starts of a server in the handshake of a link: the newest ones."""
+link_places_max: Final = 64
+"""Starts of a source for which its destination reports the last place: the newest ones."""
+link_origins_max: Final = 65_535
+"""Origins of one link, and the highest number of one."""
+link_origins_per_frame_max: Final = 128
+"""New origins in one frame of a link. They fit in its header beside `link_rows_max` names."""
+link_path_logs_max: Final = 16
+"""Logs on the path of an origin."""
+link_rules_max: Final = 1_024
+"""Topic rules of a destination, and digests of rules."""
+link_incoming_max: Final = 64
+"""Links to one server."""
+link_topics_max: Final = 16_384
+"""Entries in each list of topics in the handshake of a link. The header limit is usually lower."""
+link_key_fields_max: Final = 32
+"""Key fields of a SOW topic in the handshake of a link."""
+link_versions_max: Final = 16
+"""Versions of the link protocol that a server supports."""
+link_features_max: Final = 64
+"""Features of a server in the handshake of a link."""
+link_feature_characters_max: Final = 64
+"""Longest name of a feature, or of a check of a link."""
+link_text_bytes_max: Final = 1_024
+"""Longest software name, token or text of a mismatch in a frame of a link, in bytes of UTF-8."""
+link_mismatches_max: Final = 128
+"""Mismatches in one `bye`."""

@@ -12,6 +12,9 @@ import msgspec
 
 from tickertape.base.limits import (
     filter_bytes_max,
+    link_feature_characters_max,
+    link_mismatches_max,
+    link_text_bytes_max,
     message_bytes_max,
     sow_keys_per_command_max,
     subscriptions_per_connection_max,
@@ -477,11 +480,23 @@ class Deleted(Command, tag="del", frozen=True, kw_only=True):
     counted: bool = True
 
 
+class LinkMismatch(msgspec.Struct, frozen=True, array_like=True):
+    """A reason to refuse a replication link."""
+
+    check: Annotated[str, msgspec.Meta(min_length=1, max_length=link_feature_characters_max)]
+    """Name of the check."""
+    text: Annotated[str, msgspec.Meta(max_length=link_text_bytes_max)]
+
+
 class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
-    """Last frame of the server before it closes the connection, with the reason."""
+    """Last frame of the server before it closes the connection, with the reason.
+
+    On a replication link either side sends it. `mismatches` has all reasons to refuse a link.
+    """
 
     code: str
     text: str
+    mismatches: Annotated[tuple[LinkMismatch, ...], msgspec.Meta(max_length=link_mismatches_max)] = ()
 
 
 # -- either side --------------------------------------------------------------------------------------

@@ -16,13 +16,14 @@ from tickertape.base.errors import (
     BadBatch,
     BadCommand,
     BadFrame,
+    BadLink,
     BadVersion,
     LogonRequired,
     NotTickertape,
     PeerError,
 )
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import frame_bytes_before_logon_max, frame_bytes_max
+from tickertape.base.limits import frame_bytes_before_link_max, frame_bytes_before_logon_max, frame_bytes_max
 from tickertape.base.text_format import did_you_mean, shown
 from tickertape.batch import MessageBatch
 from tickertape.wire.commands import (
@@ -38,9 +39,12 @@ from tickertape.wire.commands import (
     ServerCommand,
 )
 from tickertape.wire.frames import Frame, FrameReader, encode_frame
+from tickertape.wire.link import DestinationCommand, LinkOpen, LinkOpened, LinkRuns, SourceCommand
 
-Role = Literal["server", "client"]
-"""Role of this end of the connection."""
+Role = Literal["server", "client", "source", "destination"]
+"""Role of this end of the connection: of a client with a server, or of a replication link.
+
+The source of a link connects like a client. The destination accepts connections like a server."""
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -58,15 +62,43 @@ class Violation(msgspec.Struct, frozen=True):
 
 Event = Received | Violation
 
-_Decoder = msgspec.msgpack.Decoder[ClientCommand] | msgspec.msgpack.Decoder[ServerCommand]
-_FROM_CLIENT: Final = msgspec.msgpack.Decoder[ClientCommand](ClientCommand)
-_FROM_SERVER: Final = msgspec.msgpack.Decoder[ServerCommand](ServerCommand)
+_Decoder = (
+    msgspec.msgpack.Decoder[ClientCommand]
+    | msgspec.msgpack.Decoder[ServerCommand]
+    | msgspec.msgpack.Decoder[SourceCommand]
+    | msgspec.msgpack.Decoder[DestinationCommand]
+)
+_DECODERS: Final[dict[Role, _Decoder]] = {
+    "server": msgspec.msgpack.Decoder[ClientCommand](ClientCommand),
+    "client": msgspec.msgpack.Decoder[ServerCommand](ServerCommand),
+    "source": msgspec.msgpack.Decoder[DestinationCommand](DestinationCommand),
+    "destination": msgspec.msgpack.Decoder[SourceCommand](SourceCommand),
+}
+"""Decoders of the commands that each role receives."""
+_PEERS: Final[dict[Role, Role]] = {
+    "server": "client",
+    "client": "server",
+    "source": "destination",
+    "destination": "source",
+}
+_ACCEPTING: Final = ("server", "destination")
+"""Roles that accept connections."""
+_OPENING: Final[dict[Role, type[Command]]] = {
+    "server": Logon,
+    "client": LoggedOn,
+    "source": LinkOpened,
+    "destination": LinkOpen,
+}
+"""First command that each role receives, apart from `_BEFORE_ANSWER`."""
 _TAG_FIELD: Final = "c"
 _TAGS: Final[dict[Role, list[str]]] = {
     "server": [str(kind.__struct_config__.tag) for kind in ClientCommand.__args__],
     "client": [str(kind.__struct_config__.tag) for kind in ServerCommand.__args__],
+    "source": [str(kind.__struct_config__.tag) for kind in DestinationCommand.__args__],
+    "destination": [str(kind.__struct_config__.tag) for kind in SourceCommand.__args__],
 }
 """Names of the commands that each role receives."""
+_WITH_BATCH: Final = (*CARRIES_BATCH, LinkRuns)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _VERSION_DIGITS: Final = b"0123456789"
 _TLS_BEGINS: Final = b"\x16\x03"
@@ -84,8 +116,13 @@ HTTP_TEXT: Final = (
 _TEXT: Final = b"\t\r\n" + bytes(range(32, 127))
 _JUDGED_BYTES: Final = 4
 _SHOWN_BYTES: Final = 24
-_BEFORE_LOGGED_ON: Final = (LoggedOn, Goodbye, Heartbeat)
-"""Commands that a server may send before the client is logged on."""
+_BEFORE_ANSWER: Final = (Goodbye, Heartbeat)
+"""Commands that a server may send before its answer to the logon, and a destination before `LinkOpened`."""
+_BYTES_BEFORE_LOGON: Final[dict[Role, int]] = {
+    "server": frame_bytes_before_logon_max,
+    "destination": frame_bytes_before_link_max,
+}
+"""Largest first frame of a peer that connected."""
 
 
 class Connection:
@@ -94,8 +131,9 @@ class Connection:
     Use: read into `buffer()` and call `received(n)`, or `feed(data)`. Write the buffers that `send` returns.
 
     It enforces the order of the logon. The first event of a server is `Received(Logon)`, and it is the only
-    one. Before `LoggedOn`, a client accepts only `LoggedOn`, `Goodbye` and `Heartbeat`. After a `Violation`
-    it ignores all further bytes. Sending still works, for the goodbye.
+    one. Before `LoggedOn`, a client accepts only `LoggedOn`, `Goodbye` and `Heartbeat`. The same applies to
+    `LinkOpen` and `LinkOpened` of a link (`LinkConnection` enforces the order of its other commands). After
+    a `Violation` it ignores all further bytes. Sending still works, for the goodbye.
 
     `scratch` is a read buffer that connections of one thread may share (see `FrameReader`).
     """
@@ -105,6 +143,7 @@ class Connection:
         "_broken",
         "_decoder",
         "_first",
+        "_opening",
         "_preface",
         "_preface_filled",
         "_reader",
@@ -115,10 +154,11 @@ class Connection:
 
     def __init__(self, role: Role, *, scratch: memoryview | None = None) -> None:
         self.role = role
-        server = role == "server"
+        server = role in _ACCEPTING
         # A client chose its server, and the logon's answer (a list of topics) may be the largest frame.
-        limit = frame_bytes_before_logon_max if server else frame_bytes_max
-        self._decoder: _Decoder = _FROM_CLIENT if server else _FROM_SERVER
+        limit = _BYTES_BEFORE_LOGON.get(role, frame_bytes_max)
+        self._decoder = _DECODERS[role]
+        self._opening = _OPENING[role]
         self._reader = FrameReader(limit, scratch, partial(_foresee, role, self._decoder))
         # The preface has its own memory, so that it is checked before any byte of a frame is read.
         self._preface = memoryview(bytearray(len(PREFACE))) if server else None
@@ -135,7 +175,7 @@ class Connection:
 
     def preface(self) -> bytes:
         """Return the bytes before the first command: eight from a client, none from a server."""
-        return PREFACE if self.role == "client" else b""
+        return b"" if self.role in _ACCEPTING else PREFACE
 
     def send(
         self, command: Command, batch: MessageBatch | None = None, *, batch_crc: int | None = None
@@ -146,7 +186,7 @@ class Connection:
         requires a batch and has none, or the reverse.
         """
         # Exact type: isinstance calls the metaclass of commands, which costs more than the whole encoding.
-        if (batch is None) is (type(command) in CARRIES_BATCH):
+        if (batch is None) is (type(command) in _WITH_BATCH):
             raise BadCommand(_batch_problem(command))
         return encode_frame(command, batch, batch_crc=batch_crc)
 
@@ -265,15 +305,15 @@ class Connection:
         except _DECODE_ERRORS as error:
             return self._violation(_header_error(self.role, frame.header, error))
         kind = type(command)
-        if not self._begun or kind is Logon or kind is LoggedOn:
+        if not self._begun or kind is self._opening:
             problem = self._order_error(command)
             if problem is not None:
                 return self._violation(problem)
         if frame.batch is None:
-            if kind in CARRIES_BATCH:
+            if kind in _WITH_BATCH:
                 return self._violation(BadFrame(_batch_problem(command)))
             return Received(command)
-        if kind not in CARRIES_BATCH:
+        if kind not in _WITH_BATCH:
             return self._violation(BadFrame(_batch_problem(command)))
         try:
             return Received(command, MessageBatch.parse(frame.batch))
@@ -283,15 +323,20 @@ class Connection:
     def _order_error(self, command: Command) -> PeerError | None:
         """Return the error of a command that violates the order of the logon. Record the logon."""
         name = _name(command)
-        if isinstance(command, Logon | LoggedOn):
+        link = self._opening in (LinkOpen, LinkOpened)
+        if type(command) is self._opening:
+            if self._begun and link:
+                return BadLink(f"Duplicate {name}. Open a link only once per connection.")
             if self._begun:
                 return AlreadyLoggedOn(f"Duplicate {name}. Log on only once per connection.")
             self._begun = True
             return None
         if self.role == "server":
             return LogonRequired(f"Unexpected {name} before the logon. Log on first.")
-        if isinstance(command, _BEFORE_LOGGED_ON):
+        if isinstance(command, _BEFORE_ANSWER) and self.role != "destination":
             return None
+        if link:
+            return BadLink(f"Unexpected {name} before the handshake of the link. Report the defect.")
         return LogonRequired(
             f"Unexpected {name} from the server before its answer to the logon. Update the server."
         )
@@ -320,7 +365,7 @@ def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, si
         command = decoder.decode(header)
     except _DECODE_ERRORS as error:
         return _header_error(role, header, error)
-    if type(command) not in CARRIES_BATCH:
+    if type(command) not in _WITH_BATCH:
         return BadFrame(_batch_problem(command))
     return (
         None
@@ -331,7 +376,7 @@ def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, si
 
 def _header_error(role: Role, header: bytes, error: Exception) -> PeerError:
     """Return the error of a `header` that is unknown, or a command of the other role."""
-    other = _FROM_SERVER if role == "server" else _FROM_CLIENT
+    other = _DECODERS[_PEERS[role]]
     try:
         command = other.decode(header)
     except _DECODE_ERRORS:
@@ -358,5 +403,5 @@ def _name(command: Command) -> str:
 
 
 def _batch_problem(command: Command) -> str:
-    need = "requires a batch, but has none" if type(command) in CARRIES_BATCH else "must not have a batch"
+    need = "requires a batch, but has none" if type(command) in _WITH_BATCH else "must not have a batch"
     return f"Invalid command: {_name(command)} {need}. Update the older side."
