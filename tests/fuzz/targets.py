@@ -18,6 +18,7 @@ from crc32c import crc32c
 from tests.fuzz.bodies import BODY_TARGETS
 from tests.fuzz.deletes import DELETE_TARGETS
 from tests.fuzz.filters import FILTER_TARGETS
+from tests.fuzz.links import LINK_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.security import TOKENS_TARGET
 from tests.fuzz.sow import SOW_TARGETS
@@ -513,6 +514,7 @@ TARGETS: Final[dict[str, Target]] = {
     **DELETE_TARGETS,
     **BODY_TARGETS,
     **FILTER_TARGETS,
+    **LINK_TARGETS,
     **SOW_TARGETS,
     **STAGING_TARGETS,
     **STATE_TARGETS,

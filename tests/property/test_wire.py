@@ -11,6 +11,7 @@ from tests.helpers.wire_golden import examples
 from tickertape.base.limits import frame_bytes_max
 from tickertape.wire.commands import PREFACE, Command, Deliver, Flush, LoggedOn, Logon, Publish
 from tickertape.wire.connection import Connection, Event, Received, Violation
+from tickertape.wire.link_connection import LinkConnection
 
 CLIENT = [
     joined(Connection("client").send(command, batch))
@@ -73,7 +74,7 @@ def resealed(stream: bytes) -> bytes:
     return bytes(data)
 
 
-def in_pieces(connection: Connection, stream: bytes, sizes: list[int]) -> list[Event]:
+def in_pieces(connection: Connection | LinkConnection, stream: bytes, sizes: list[int]) -> list[Event]:
     events: list[Event] = []
     at = 0
     for size in sizes:
