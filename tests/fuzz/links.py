@@ -42,11 +42,11 @@ from tickertape.wire.link_rows import (
 
 _CONVERSATION: Final = conversation()
 _BEFORE_REQUESTS: Final = ("holes", "holes-end", "runs", "runs-control", "names", "names-end")
-"""What a source sends before the destination of the conversation requests rows."""
+"""Frames of the source before the destination of the conversation requests rows."""
 
 
 def _answered(connection: LinkConnection, events: Sequence[Event]) -> None:
-    """Send what the other side of the conversation waits for."""
+    """Send the frames for which the other side of the conversation waits."""
     for event in events:
         if not isinstance(event, Received):
             continue

@@ -19,14 +19,14 @@ from tickertape.wire.link import (
     DestinationCommand,
     LinkAck,
     LinkCredit,
-    LinkFrom,
+    LinkedOrigin,
+    LinkedSource,
     LinkHoles,
     LinkNames,
     LinkOpen,
     LinkOpened,
     LinkOrigin,
     LinkPlace,
-    LinkReach,
     LinkRequest,
     LinkRule,
     LinkRuns,
@@ -75,14 +75,14 @@ topics = st.builds(
     derived=lists,
     sow=st.lists(sows, max_size=2).map(tuple),
 )
-reach = st.builds(LinkReach, instance=words, group=words, log=logs, digests=digests)
+reaching = st.builds(LinkedOrigin, instance=words, group=words, log=logs, digests=digests)
 sources = st.builds(
-    LinkFrom,
+    LinkedSource,
     instance=words,
     log=logs,
     start=numbers,
     rules=rules,
-    reach=st.lists(reach, max_size=2).map(tuple),
+    origins=st.lists(reaching, max_size=2).map(tuple),
 )
 sides = st.builds(
     LinkSide,
@@ -196,7 +196,7 @@ def test_any_handshake_is_an_event_or_a_violation(side: LinkSide, token: str) ->
     )
 )
 def test_names_round_trip(rows: list[tuple[int, int, int, int, int]]) -> None:
-    rows = [(publisher, *sorted((first, max(last, 1))), *rest) for publisher, first, last, *rest in rows]  # type: ignore[misc]
+    rows = [(one, min(a, b or 1), max(a, b), origin, stamp) for one, a, b, origin, stamp in rows]
     kinds = (np.uint64, np.uint64, np.uint64, np.uint32, np.int64)
     columns = [np.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]
     found = decode_names(encode_names(NameRows(*columns)))

@@ -99,7 +99,7 @@ class LinkTopics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sow: Annotated[tuple[LinkSowTopic, ...], msgspec.Meta(max_length=link_topics_max)] = ()
 
 
-class LinkReach(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LinkedOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A server whose clients' messages reach one side of a link."""
 
     instance: _Name
@@ -109,7 +109,7 @@ class LinkReach(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Digests of the rules on the path of the messages."""
 
 
-class LinkFrom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LinkedSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A link from another server to one side of a link."""
 
     instance: _Name
@@ -117,7 +117,7 @@ class LinkFrom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: Count
     """Start id of its source."""
     rules: Annotated[tuple[LinkRule, ...], msgspec.Meta(max_length=link_rules_max)] = ()
-    reach: Annotated[tuple[LinkReach, ...], msgspec.Meta(max_length=link_origins_max)] = ()
+    origins: Annotated[tuple[LinkedOrigin, ...], msgspec.Meta(max_length=link_origins_max)] = ()
     """Servers whose messages it brings. Its source is one of them."""
 
 
@@ -147,7 +147,7 @@ class LinkSide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     excluded: _Words = ()
     """Checks that do not apply to that link."""
     topics: LinkTopics = LinkTopics()
-    sources: Annotated[tuple[LinkFrom, ...], msgspec.Meta(max_length=link_incoming_max)] = ()
+    sources: Annotated[tuple[LinkedSource, ...], msgspec.Meta(max_length=link_incoming_max)] = ()
     """Links to this side, without the one that starts. Their logs are those that it receives directly."""
     replaced: Annotated[tuple[LinkLogId, ...], msgspec.Meta(max_length=link_origins_max)] = ()
     """Logs that a newer log of the same instance has replaced."""

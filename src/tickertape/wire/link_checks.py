@@ -140,9 +140,9 @@ def _check_side(side: LinkSide) -> None:
     for link in side.sources:
         _check_name(link.instance, "instance")
         _check_rules(link.rules)
-        for reach in link.reach:
-            _check_name(reach.instance, "instance")
-            _check_name(reach.group, "group")
+        for origin in link.origins:
+            _check_name(origin.instance, "instance")
+            _check_name(origin.group, "group")
 
 
 def _check_topics(topics: LinkTopics) -> None:

@@ -58,7 +58,7 @@ class _NameFrame(NamedTuple):
     end: int
 
 
-class _Asked(NamedTuple):
+class _RequestedRow(NamedTuple):
     """A requested row without an answer."""
 
     position: int
@@ -88,7 +88,7 @@ class LinkOrder:
         self._started = False  # whether the last LinkHoles was sent
         self._holes_end = 0  # publisher of the last first hole
         self._frames: deque[_NameFrame] = deque()
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[_RequestedRow] = deque()
         self._askable = 0  # first row that may be requested
 
     @property
@@ -234,7 +234,7 @@ class LinkOrder:
             while self._frames[0].rows_end <= position:
                 self._frames.popleft()
             frame = self._frames[0]
-            self._asked.append(_Asked(position, frame.before, frame.end))
+            self._asked.append(_RequestedRow(position, frame.before, frame.end))
         self._askable = positions[-1] + 1
 
     def _take_ack(self, command: LinkAck) -> None:

@@ -30,10 +30,10 @@ from tickertape.base.names import publisher_id
 from tickertape.batch import BatchBuilder, MessageBatch, merge
 from tickertape.wire.commands import Goodbye, LinkMismatch
 from tickertape.wire.link import (
-    LinkFrom,
+    LinkedOrigin,
+    LinkedSource,
     LinkOrigin,
     LinkPlace,
-    LinkReach,
     LinkRule,
     LinkSowTopic,
     LinkTopics,
@@ -129,8 +129,8 @@ def test_positions_without_order_are_refused() -> None:
 
 # -- the handshake ------------------------------------------------------------------------------------
 
-REACH = LinkReach(instance="a", group="a", log=LOGS[2])
-FROM = LinkFrom(instance="a", log=LOGS[2], start=1)
+REACH = LinkedOrigin(instance="a", group="a", log=LOGS[2])
+FROM = LinkedSource(instance="a", log=LOGS[2], start=1)
 SOW = LinkSowTopic(name="t", missing_key="refuse")
 LONG_NAME = WIDE * (client_name_bytes_max // 4) + "x"
 LONG_TOPIC = WIDE * (topic_bytes_max // 4) + "x"
@@ -157,8 +157,8 @@ INVALID_SIDES: dict[str, dict[str, Any]] = {
     "sow pattern": {"topics": LinkTopics(sow=(replace(SOW, pattern=LONG_TOPIC),))},
     "source": {"sources": (replace(FROM, instance=LONG_NAME),)},
     "rule of a source": {"sources": (replace(FROM, rules=(LinkRule(topic="", sync=True),)),)},
-    "instance of a source": {"sources": (replace(FROM, reach=(replace(REACH, instance=LONG_NAME),)),)},
-    "group of a source": {"sources": (replace(FROM, reach=(replace(REACH, group=LONG_NAME),)),)},
+    "instance of a source": {"sources": (replace(FROM, origins=(replace(REACH, instance=LONG_NAME),)),)},
+    "group of a source": {"sources": (replace(FROM, origins=(replace(REACH, group=LONG_NAME),)),)},
 }
 
 

@@ -53,13 +53,13 @@ from tickertape.wire.frames import encode_frame
 from tickertape.wire.link import (
     LinkAck,
     LinkCredit,
-    LinkFrom,
+    LinkedOrigin,
+    LinkedSource,
     LinkHoles,
     LinkNames,
     LinkOpen,
     LinkOpened,
     LinkOrigin,
-    LinkReach,
     LinkRequest,
     LinkRule,
     LinkRuns,
@@ -161,7 +161,7 @@ def test_goodbye_with_the_longest_mismatches_fits_in_a_header() -> None:
     assert len(frame(Goodbye(code="", text="", mismatches=(most,) * link_mismatches_max))) < header_bytes_max
 
 
-def test_goodbye_of_a_server_without_mismatches_keeps_its_bytes() -> None:
+def test_goodbye_without_mismatches_has_no_field_for_mismatches() -> None:
     assert b"mismatches" not in frame(Goodbye(code="bad_frame", text="no"))
 
 
@@ -174,7 +174,7 @@ def test_handshake_above_the_logon_limit_arrives() -> None:
     assert seen(event).command == open_large
 
 
-def test_destination_refuses_a_large_frame_before_its_answer_and_accepts_it_afterwards() -> None:
+def test_destination_refuses_large_frames_before_the_answer_only() -> None:
     runs = batch_of(300, 1000)
     data = frame(LinkRuns(end=1), runs)
     assert len(data) > frame_bytes_before_link_max
@@ -233,8 +233,8 @@ def opened(**fields: Any) -> LinkOpened:
     return replace(OPENED, **fields)
 
 
-REACH = LinkReach(instance="a", group="a", log=LOGS[2])
-FROM = LinkFrom(instance="a", log=LOGS[2], start=1)
+REACH = LinkedOrigin(instance="a", group="a", log=LOGS[2])
+FROM = LinkedSource(instance="a", log=LOGS[2], start=1)
 SOW = LinkSowTopic(name="t", missing_key="refuse")
 LIMITS: dict[str, tuple[Callable[[int], Command], int]] = {
     "starts": (lambda n: side(starts=encode_pairs(range(n), range(n))), link_starts_max),
@@ -299,15 +299,13 @@ def test_limit_of_a_link_command_is_accepted_and_one_more_is_refused(limit: str)
         decode(msgspec.msgpack.encode(make(most + 1)))
 
 
-FRAMED = [
-    limit
-    for limit, (make, n) in LIMITS.items()
-    if len(msgspec.msgpack.encode(make(n + 1))) < header_bytes_max
-]
-"""Limits that do not need a longer header than a frame can have."""
+def framed(limit: str) -> bool:
+    """Return whether a header can have one entry more than the limit."""
+    make, most = LIMITS[limit]
+    return len(msgspec.msgpack.encode(make(most + 1))) < header_bytes_max
 
 
-@pytest.mark.parametrize("limit", FRAMED)
+@pytest.mark.parametrize("limit", [limit for limit in LIMITS if framed(limit)])
 def test_command_above_a_limit_is_a_violation_at_the_other_end(limit: str) -> None:
     make, most = LIMITS[limit]
     command = make(most + 1)
@@ -355,7 +353,7 @@ def test_full_frame_of_names_and_origins_fits_in_a_header() -> None:
     assert destination.order.named == link_rows_max
 
 
-def test_too_many_entries_are_refused_before_they_are_decoded() -> None:
+def test_too_many_entries_are_refused_before_decoding() -> None:
     """An array that claims 2**32 entries, or more than its limit, must not be allocated."""
     tag = b"\xa1c\xa2nm\xa3end\x01\xa7origins"
     decode = msgspec.msgpack.Decoder(LinkNames).decode

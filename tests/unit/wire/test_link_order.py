@@ -134,7 +134,7 @@ def test_first_holes_of_a_stream_that_is_not_behind_are_refused() -> None:
     refused(order_after("link", "linked"), LinkHoles(position=5, rows=encode_pairs([9], [1])))
 
 
-def test_stream_starts_at_its_position() -> None:
+def test_stream_starts_at_the_position_of_the_first_holes() -> None:
     order = started(position=600)
     assert order.end == 600
     refused(order, LinkRuns(end=599), run_of(7, 1))
@@ -146,7 +146,7 @@ def test_stream_starts_at_its_position() -> None:
 # -- runs and names -----------------------------------------------------------------------------------
 
 
-def test_end_that_goes_back_is_refused() -> None:
+def test_end_below_the_last_end_is_refused() -> None:
     order = started()
     order.from_source(LinkRuns(end=10), run_of(7, 1))
     assert "from 10 to 9" in refused(order, LinkRuns(end=9), run_of(7, 2))
@@ -161,7 +161,7 @@ def test_names_without_rows_that_do_not_move_the_end_are_refused() -> None:
     order.from_source(LinkNames(end=6))
 
 
-def test_unknown_origin_number_is_refused_until_a_frame_announces_it() -> None:
+def test_unknown_origin_number_is_refused_without_an_announcement() -> None:
     order = started()
     rows = names((7, 1, 1), origin=1)
     refused(order, LinkNames(end=1, rows=rows))
@@ -222,7 +222,7 @@ def test_request_of_an_acknowledged_row_is_refused() -> None:
     order.from_destination(request(2))
 
 
-def test_request_of_a_row_is_accepted_while_frames_of_the_same_end_may_be_on_their_way() -> None:
+def test_request_of_a_row_crossing_an_acknowledgement_of_the_same_end_is_accepted() -> None:
     order = named(5)
     order.from_destination(LinkAck(durable=5))
     order.from_source(LinkNames(end=5, rows=names((8, 1, 1))))
@@ -254,7 +254,7 @@ def test_answers_to_several_requests_may_share_a_frame() -> None:
     assert order.unanswered == 0
 
 
-def test_acknowledgement_behind_a_requested_row_is_refused_until_its_answer() -> None:
+def test_acknowledgement_behind_a_requested_row_is_refused_until_the_answer() -> None:
     order = named(5, 9)
     order.from_destination(request(2))
     refused_answer(order, LinkAck(durable=9))
@@ -283,7 +283,7 @@ def test_acknowledgement_out_of_range_is_refused() -> None:
     ],
     ids=["runs", "names"],
 )
-def test_frame_above_the_credit_is_refused_unless_it_is_a_single_one_without_others(
+def test_frame_above_the_credit_is_refused_except_for_a_single_row_without_others(
     send: Callable[[LinkOrder, int, int], None],
 ) -> None:
     order = started(credit=20)
@@ -323,7 +323,7 @@ def test_credit_above_the_spent_cost_is_refused() -> None:
     assert order.credit == 1 << 20
 
 
-def test_credit_of_a_requested_row_is_refused_until_its_answer() -> None:
+def test_credit_of_a_requested_row_is_refused_until_the_answer() -> None:
     order = named(5)
     order.from_destination(request(0))
     refused_answer(order, LinkCredit(bytes=37))
