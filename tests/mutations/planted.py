@@ -16,6 +16,7 @@ from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
 from tests.mutations.planted_labels import LABEL_MUTATIONS
+from tests.mutations.planted_links import LINK_MUTATIONS
 from tests.mutations.planted_queries import QUERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
@@ -407,6 +408,7 @@ MUTATIONS: Final = (
     *BOUND_MUTATIONS,
     *COLUMN_MUTATIONS,
     *SOW_WIRE_MUTATIONS,
+    *LINK_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUERY_MUTATIONS,

@@ -87,8 +87,8 @@ BOUND_MUTATIONS: Final = (
     Mutation(
         "frames of any size are accepted before the logon",
         "wire/connection.py",
-        "        limit = frame_bytes_before_logon_max if server else frame_bytes_max\n",
-        "        limit = frame_bytes_max\n",
+        '    "server": frame_bytes_before_logon_max,\n',
+        "",
         ("unit/wire/test_connection.py",),
         promise="R15",
         tier="unit",

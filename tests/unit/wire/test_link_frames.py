@@ -333,7 +333,8 @@ def test_ids_and_digests_of_another_size_are_refused() -> None:
 
 
 def test_numbers_below_zero_and_unknown_levels_are_refused() -> None:
-    for command in (LinkAck(durable=-1), LinkAck(durable=1, level="replicated"), LinkCredit(bytes=0)):  # type: ignore[arg-type]
+    unknown = LinkAck(durable=1, level="replicated")  # type: ignore[arg-type]
+    for command in (LinkAck(durable=-1), unknown, LinkCredit(bytes=0)):
         assert isinstance(only_error(read_in(source_open(), frame(command))), BadCommand)
     assert isinstance(only_error(read_in(destination_open(), frame(LinkNames(end=-1)))), BadCommand)
 

@@ -297,6 +297,15 @@ def test_frame_above_the_credit_is_refused_except_for_a_single_row_without_other
     send(order, 2, 1)
 
 
+def test_frame_within_the_window_but_above_the_remaining_credit_is_refused() -> None:
+    order = started(credit=100)
+    order.from_source(LinkRuns(end=1), run_of(7, 1, 2))
+    refused(order, LinkRuns(end=2), run_of(7, 3, 2))
+    refused(order, LinkNames(end=2, rows=names((7, 1, 1))))
+    order.from_destination(LinkCredit(bytes=32))
+    order.from_source(LinkRuns(end=2), run_of(7, 3, 2))
+
+
 def test_credit_counts_bodies_names_and_first_holes() -> None:
     order = order_after("link", "linked")
     order.from_source(LinkHoles(position=0, behind=True, rows=encode_pairs([1, 2], [1, 1])))
