@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import ChainMap, deque
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -155,7 +155,7 @@ class LinkOrder:
         if not count and command.end == self.end:
             raise _bad("names without rows do not move the end", "source")
         found = check_origins(command.origins, self.origins)
-        check_origin_numbers(np.unique(rows.origins).tolist(), self.origins | found)
+        check_origin_numbers(np.unique(rows.origins).tolist(), ChainMap(found, self.origins))
         self._spend(count * link_name_bytes, count)
         self.origins |= found
         self.named += count
@@ -169,7 +169,7 @@ class LinkOrder:
     def _take_runs(self, command: LinkRuns, batch: MessageBatch) -> None:
         self._check_end(command.end)
         found = check_origins(command.origins, self.origins)
-        check_runs(batch, self.origins | found)
+        check_runs(batch, ChainMap(found, self.origins))
         self._spend(batch.cost, batch.count)
         self.origins |= found
         self.end = command.end
@@ -185,7 +185,7 @@ class LinkOrder:
         if batch.run_count != len(positions):
             raise _bad(f"{batch.run_count} runs answer {len(positions)} rows", "source")
         found = check_origins(command.origins, self.origins)
-        check_runs(batch, self.origins | found)
+        check_runs(batch, ChainMap(found, self.origins))
         self.origins |= found
         for _ in positions:
             self._asked.popleft()
