@@ -306,6 +306,13 @@ def test_frame_within_the_window_but_above_the_remaining_credit_is_refused() -> 
     order.from_source(LinkRuns(end=2), run_of(7, 3, 2))
 
 
+def test_refused_frame_above_the_credit_announces_no_origins() -> None:
+    order = started(credit=40)
+    refused(order, LinkRuns(end=1, origins=(ORIGIN,)), run_of(7, 1, 2))
+    refused(order, LinkNames(end=1, origins=(ORIGIN,), rows=names((7, 1, 1), (7, 2, 2))))
+    order.from_source(LinkRuns(end=1, origins=(ORIGIN,)), run_of(7, 1))
+
+
 def test_credit_counts_bodies_names_and_first_holes() -> None:
     order = order_after("link", "linked")
     order.from_source(LinkHoles(position=0, behind=True, rows=encode_pairs([1, 2], [1, 1])))
