@@ -158,5 +158,5 @@ link_feature_characters_max: Final = 64
 """Longest name of a feature, or of a check of a link."""
 link_text_bytes_max: Final = 1_024
 """Longest software name, token or text of a mismatch in a frame of a link, in bytes of UTF-8."""
-link_mismatches_max: Final = 128
+goodbye_mismatches_max: Final = 128
 """Mismatches in one `bye`."""

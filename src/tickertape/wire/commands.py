@@ -12,8 +12,8 @@ import msgspec
 
 from tickertape.base.limits import (
     filter_bytes_max,
+    goodbye_mismatches_max,
     link_feature_characters_max,
-    link_mismatches_max,
     link_text_bytes_max,
     message_bytes_max,
     sow_keys_per_command_max,
@@ -496,7 +496,7 @@ class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
 
     code: str
     text: str
-    mismatches: Annotated[tuple[LinkMismatch, ...], msgspec.Meta(max_length=link_mismatches_max)] = ()
+    mismatches: Annotated[tuple[LinkMismatch, ...], msgspec.Meta(max_length=goodbye_mismatches_max)] = ()
 
 
 # -- either side --------------------------------------------------------------------------------------

@@ -27,12 +27,12 @@ from tickertape.base.limits import (
     filter_bytes_max,
     frame_bytes_before_link_max,
     frame_bytes_before_logon_max,
+    goodbye_mismatches_max,
     header_bytes_max,
     link_feature_characters_max,
     link_features_max,
     link_incoming_max,
     link_key_fields_max,
-    link_mismatches_max,
     link_origins_max,
     link_origins_per_frame_max,
     link_path_logs_max,
@@ -148,7 +148,7 @@ def test_second_handshake_is_refused_at_both_ends() -> None:
 def test_source_receives_a_refusal_with_all_mismatches_instead_of_the_answer() -> None:
     mismatches = tuple(LinkMismatch(f"check-{n}", "x" * link_text_bytes_max) for n in range(64))
     mismatches += (LinkMismatch("x" * link_feature_characters_max, ""),) * 64
-    assert len(mismatches) == link_mismatches_max
+    assert len(mismatches) == goodbye_mismatches_max
     goodbye = Goodbye(code="link_refused", text="no", mismatches=mismatches)
     source = LinkConnection("source")
     source.send(OPEN)
@@ -158,7 +158,9 @@ def test_source_receives_a_refusal_with_all_mismatches_instead_of_the_answer() -
 
 def test_goodbye_with_the_longest_mismatches_fits_in_a_header() -> None:
     most = LinkMismatch("x" * link_feature_characters_max, "x" * link_text_bytes_max)
-    assert len(frame(Goodbye(code="", text="", mismatches=(most,) * link_mismatches_max))) < header_bytes_max
+    assert (
+        len(frame(Goodbye(code="", text="", mismatches=(most,) * goodbye_mismatches_max))) < header_bytes_max
+    )
 
 
 def test_goodbye_without_mismatches_has_no_field_for_mismatches() -> None:
@@ -281,7 +283,7 @@ LIMITS: dict[str, tuple[Callable[[int], Command], int]] = {
     "window": (lambda n: opened(credit=n), link_window_bytes_max),
     "mismatches": (
         lambda n: Goodbye(code="", text="", mismatches=(LinkMismatch("c", ""),) * n),
-        link_mismatches_max,
+        goodbye_mismatches_max,
     ),
     "mismatch": (
         lambda n: Goodbye(code="", text="", mismatches=(LinkMismatch("c", "t" * n),)),
