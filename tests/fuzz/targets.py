@@ -90,19 +90,19 @@ from tickertape.wire.commands import (
     Publish,
     Rejected,
 )
-from tickertape.wire.connection import Connection, Received, Role, Violation
+from tickertape.wire.connection import ClientRole, Connection, Received, Violation
 from tickertape.wire.frames import FrameReader, encode_frame
 
 # -- the wire -----------------------------------------------------------------------------------------
 
 
-def _frames(role: Role) -> list[bytes]:
+def _frames(role: ClientRole) -> list[bytes]:
     """Return each example of a side in a stream of its own, and all of them in one."""
     frames = [b"".join(encode_frame(c, b)) for r, c, b in examples().values() if r == role]
     return [PREFACE + frame for frame in frames] + [PREFACE + b"".join(frames)]
 
 
-def wire(role: Role, data: bytes) -> str:
+def wire(role: ClientRole, data: bytes) -> str:
     """Feed a connection: no exception, a violation is the last event, and at most one frame is held in
     memory.
     """

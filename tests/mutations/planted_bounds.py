@@ -87,8 +87,8 @@ BOUND_MUTATIONS: Final = (
     Mutation(
         "frames of any size are accepted before the logon",
         "wire/connection.py",
-        '    "server": frame_bytes_before_logon_max,\n',
-        "",
+        "        frame_bytes_before_logon_max,\n",
+        "        frame_bytes_max,\n",
         ("unit/wire/test_connection.py",),
         promise="R15",
         tier="unit",

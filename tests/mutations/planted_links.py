@@ -243,9 +243,9 @@ LINK_MUTATIONS: Final = (
     ),
     Mutation(
         "a large frame before the handshake of a link is accepted",
-        "wire/connection.py",
-        '    "destination": frame_bytes_before_link_max,\n',
-        "",
+        "wire/link_connection.py",
+        "        frame_bytes_before_link_max,\n",
+        "        frame_bytes_max,\n",
         (_FRAMES,),
         promise="invariant 21",
         tier="unit",

@@ -6,8 +6,10 @@ not exceptions. The engine and the client execute the commands.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal
+from types import UnionType
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -16,14 +18,13 @@ from tickertape.base.errors import (
     BadBatch,
     BadCommand,
     BadFrame,
-    BadLink,
     BadVersion,
     LogonRequired,
     NotTickertape,
     PeerError,
 )
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import frame_bytes_before_link_max, frame_bytes_before_logon_max, frame_bytes_max
+from tickertape.base.limits import frame_bytes_before_logon_max, frame_bytes_max
 from tickertape.base.text_format import did_you_mean, shown
 from tickertape.batch import MessageBatch
 from tickertape.wire.commands import (
@@ -39,12 +40,6 @@ from tickertape.wire.commands import (
     ServerCommand,
 )
 from tickertape.wire.frames import Frame, FrameReader, encode_frame
-from tickertape.wire.link import DestinationCommand, LinkOpen, LinkOpened, LinkRuns, SourceCommand
-
-Role = Literal["server", "client", "source", "destination"]
-"""Role of this end of the connection: of a client with a server, or of a replication link.
-
-The source of a link connects like a client. The destination accepts connections like a server."""
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -62,43 +57,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 Event = Received | Violation
 
-_Decoder = (
-    msgspec.msgpack.Decoder[ClientCommand]
-    | msgspec.msgpack.Decoder[ServerCommand]
-    | msgspec.msgpack.Decoder[SourceCommand]
-    | msgspec.msgpack.Decoder[DestinationCommand]
-)
-_DECODERS: Final[dict[Role, _Decoder]] = {
-    "server": msgspec.msgpack.Decoder[ClientCommand](ClientCommand),
-    "client": msgspec.msgpack.Decoder[ServerCommand](ServerCommand),
-    "source": msgspec.msgpack.Decoder[DestinationCommand](DestinationCommand),
-    "destination": msgspec.msgpack.Decoder[SourceCommand](SourceCommand),
-}
-"""Decoders of the commands that each role receives."""
-_PEERS: Final[dict[Role, Role]] = {
-    "server": "client",
-    "client": "server",
-    "source": "destination",
-    "destination": "source",
-}
-_ACCEPTING: Final = ("server", "destination")
-"""Roles that accept connections."""
-_OPENING: Final[dict[Role, type[Command]]] = {
-    "server": Logon,
-    "client": LoggedOn,
-    "source": LinkOpened,
-    "destination": LinkOpen,
-}
-"""First command that each role receives, apart from `_BEFORE_ANSWER`."""
 _TAG_FIELD: Final = "c"
-_TAGS: Final[dict[Role, list[str]]] = {
-    "server": [str(kind.__struct_config__.tag) for kind in ClientCommand.__args__],
-    "client": [str(kind.__struct_config__.tag) for kind in ServerCommand.__args__],
-    "source": [str(kind.__struct_config__.tag) for kind in DestinationCommand.__args__],
-    "destination": [str(kind.__struct_config__.tag) for kind in SourceCommand.__args__],
-}
-"""Names of the commands that each role receives."""
-_WITH_BATCH: Final = (*CARRIES_BATCH, LinkRuns)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _VERSION_DIGITS: Final = b"0123456789"
 _TLS_BEGINS: Final = b"\x16\x03"
@@ -116,13 +75,84 @@ HTTP_TEXT: Final = (
 _TEXT: Final = b"\t\r\n" + bytes(range(32, 127))
 _JUDGED_BYTES: Final = 4
 _SHOWN_BYTES: Final = 24
-_BEFORE_ANSWER: Final = (Goodbye, Heartbeat)
-"""Commands that a server may send before its answer to the logon, and a destination before `LinkOpened`."""
-_BYTES_BEFORE_LOGON: Final[dict[Role, int]] = {
-    "server": frame_bytes_before_logon_max,
-    "destination": frame_bytes_before_link_max,
+
+
+ClientRole = Literal["server", "client"]
+"""End of a connection between a client and a server."""
+
+
+class PeerRole(NamedTuple):
+    """Role of one end of a connection: the commands that it receives, and their order."""
+
+    name: str
+    receives: msgspec.msgpack.Decoder[Any]
+    """Decoder of the commands that it receives."""
+    sends: msgspec.msgpack.Decoder[Any]
+    """Decoder of the commands of the other end."""
+    tags: tuple[str, ...]
+    """Names of the commands that it receives."""
+    accepts: bool
+    """Whether this end accepts connections. Otherwise it connects, and sends the preface."""
+    opening: type[Command]
+    """First command that it receives, apart from `early`."""
+    early: tuple[type[Command], ...]
+    """Commands that it accepts before `opening`."""
+    with_batch: tuple[type[Command], ...]
+    """Commands with a batch."""
+    first_bytes_max: int
+    """Largest frame before `Connection.logged_on`."""
+    out_of_order: Callable[[str, bool], PeerError]
+    """Return the error of a command name: a second `opening` (True), or a command before it (False)."""
+
+
+def tags_of(commands: UnionType) -> tuple[str, ...]:
+    """Return the names of a union of commands."""
+    return tuple(str(kind.__struct_config__.tag) for kind in commands.__args__)
+
+
+def _out_of_order_at_server(name: str, again: bool) -> PeerError:
+    if again:
+        return AlreadyLoggedOn(f"Duplicate {name}. Log on only once per connection.")
+    return LogonRequired(f"Unexpected {name} before the logon. Log on first.")
+
+
+def _out_of_order_at_client(name: str, again: bool) -> PeerError:
+    if again:
+        return AlreadyLoggedOn(f"Duplicate {name}. Log on only once per connection.")
+    return LogonRequired(
+        f"Unexpected {name} from the server before its answer to the logon. Update the server."
+    )
+
+
+_FROM_CLIENT: Final = msgspec.msgpack.Decoder[ClientCommand](ClientCommand)
+_FROM_SERVER: Final = msgspec.msgpack.Decoder[ServerCommand](ServerCommand)
+_ROLES: Final = {
+    "server": PeerRole(
+        "server",
+        _FROM_CLIENT,
+        _FROM_SERVER,
+        tags_of(ClientCommand),
+        True,
+        Logon,
+        (),
+        CARRIES_BATCH,
+        frame_bytes_before_logon_max,
+        _out_of_order_at_server,
+    ),
+    # A client chose its server, and the logon's answer (a list of topics) may be the largest frame.
+    "client": PeerRole(
+        "client",
+        _FROM_SERVER,
+        _FROM_CLIENT,
+        tags_of(ServerCommand),
+        False,
+        LoggedOn,
+        (Goodbye, Heartbeat),
+        CARRIES_BATCH,
+        frame_bytes_max,
+        _out_of_order_at_client,
+    ),
 }
-"""Largest first frame of a peer that connected."""
 
 
 class Connection:
@@ -131,9 +161,8 @@ class Connection:
     Use: read into `buffer()` and call `received(n)`, or `feed(data)`. Write the buffers that `send` returns.
 
     It enforces the order of the logon. The first event of a server is `Received(Logon)`, and it is the only
-    one. Before `LoggedOn`, a client accepts only `LoggedOn`, `Goodbye` and `Heartbeat`. The same applies to
-    `LinkOpen` and `LinkOpened` of a link (`LinkConnection` enforces the order of its other commands). After
-    a `Violation` it ignores all further bytes. Sending still works, for the goodbye.
+    one. Before `LoggedOn`, a client accepts only `LoggedOn`, `Goodbye` and `Heartbeat`. After a `Violation`
+    it ignores all further bytes. Sending still works, for the goodbye.
 
     `scratch` is a read buffer that connections of one thread may share (see `FrameReader`).
     """
@@ -141,30 +170,29 @@ class Connection:
     __slots__ = (
         "_begun",
         "_broken",
-        "_decoder",
+        "_decode",
         "_first",
         "_opening",
         "_preface",
         "_preface_filled",
         "_reader",
+        "_role",
         "_room",
+        "_with_batch",
         "role",
         "speaks_http",
     )
 
-    def __init__(self, role: Role, *, scratch: memoryview | None = None) -> None:
-        self.role = role
-        server = role in _ACCEPTING
-        # A client chose its server, and the logon's answer (a list of topics) may be the largest frame.
-        limit = _BYTES_BEFORE_LOGON.get(role, frame_bytes_max)
-        self._decoder = _DECODERS[role]
-        self._opening = _OPENING[role]
-        self._reader = FrameReader(limit, scratch, partial(_foresee, role, self._decoder))
+    def __init__(self, role: ClientRole | PeerRole, *, scratch: memoryview | None = None) -> None:
+        self._role = own = role if isinstance(role, PeerRole) else _ROLES[role]
+        self.role = own.name
+        self._decode, self._opening, self._with_batch = own.receives.decode, own.opening, own.with_batch
+        self._reader = FrameReader(own.first_bytes_max, scratch, partial(_foresee, own))
         # The preface has its own memory, so that it is checked before any byte of a frame is read.
-        self._preface = memoryview(bytearray(len(PREFACE))) if server else None
+        self._preface = memoryview(bytearray(len(PREFACE))) if own.accepts else None
         self._preface_filled = 0
         # Unchecked first bytes of a server, and the buffer of the read that follows.
-        self._first: bytes | None = None if server else b""
+        self._first: bytes | None = None if own.accepts else b""
         self._room = memoryview(b"")
         self._begun = False  # whether the logon (server) or its answer (client) arrived
         self._broken = False
@@ -175,7 +203,7 @@ class Connection:
 
     def preface(self) -> bytes:
         """Return the bytes before the first command: eight from a client, none from a server."""
-        return b"" if self.role in _ACCEPTING else PREFACE
+        return b"" if self._role.accepts else PREFACE
 
     def send(
         self, command: Command, batch: MessageBatch | None = None, *, batch_crc: int | None = None
@@ -186,8 +214,8 @@ class Connection:
         requires a batch and has none, or the reverse.
         """
         # Exact type: isinstance calls the metaclass of commands, which costs more than the whole encoding.
-        if (batch is None) is (type(command) in _WITH_BATCH):
-            raise BadCommand(_batch_problem(command))
+        if (batch is None) is (type(command) in self._with_batch):
+            raise BadCommand(_batch_problem(command, batch is None))
         return encode_frame(command, batch, batch_crc=batch_crc)
 
     # -- receiving ------------------------------------------------------------------------------------
@@ -301,20 +329,20 @@ class Connection:
 
     def _event(self, frame: Frame) -> Event:
         try:
-            command = self._decoder.decode(frame.header)
+            command: Command = self._decode(frame.header)
         except _DECODE_ERRORS as error:
-            return self._violation(_header_error(self.role, frame.header, error))
+            return self._violation(_header_error(self._role, frame.header, error))
         kind = type(command)
         if not self._begun or kind is self._opening:
             problem = self._order_error(command)
             if problem is not None:
                 return self._violation(problem)
         if frame.batch is None:
-            if kind in _WITH_BATCH:
-                return self._violation(BadFrame(_batch_problem(command)))
+            if kind in self._with_batch:
+                return self._violation(BadFrame(_batch_problem(command, True)))
             return Received(command)
-        if kind not in _WITH_BATCH:
-            return self._violation(BadFrame(_batch_problem(command)))
+        if kind not in self._with_batch:
+            return self._violation(BadFrame(_batch_problem(command, False)))
         try:
             return Received(command, MessageBatch.parse(frame.batch))
         except BadBatch as error:
@@ -322,24 +350,13 @@ class Connection:
 
     def _order_error(self, command: Command) -> PeerError | None:
         """Return the error of a command that violates the order of the logon. Record the logon."""
-        name = _name(command)
-        link = self._opening in (LinkOpen, LinkOpened)
-        if type(command) is self._opening:
-            if self._begun and link:
-                return BadLink(f"Duplicate {name}. Open a link only once per connection.")
-            if self._begun:
-                return AlreadyLoggedOn(f"Duplicate {name}. Log on only once per connection.")
-            self._begun = True
-            return None
-        if self.role == "server":
-            return LogonRequired(f"Unexpected {name} before the logon. Log on first.")
-        if isinstance(command, _BEFORE_ANSWER) and self.role != "destination":
-            return None
-        if link:
-            return BadLink(f"Unexpected {name} before the handshake of the link. Report the defect.")
-        return LogonRequired(
-            f"Unexpected {name} from the server before its answer to the logon. Update the server."
-        )
+        if type(command) is not self._opening:
+            early = isinstance(command, self._role.early)
+            return None if early else self._role.out_of_order(_name(command), False)
+        if self._begun:
+            return self._role.out_of_order(_name(command), True)
+        self._begun = True
+        return None
 
     def _violation(self, error: PeerError) -> Violation:
         self._broken = True
@@ -356,17 +373,17 @@ def may_become_http(first: bytes) -> bool:
     return any(len(first) < len(start) and start.startswith(first) for start in _HTTP_STARTS)
 
 
-def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, size: int) -> PeerError | None:
+def _foresee(role: PeerRole, header: bytes, total: int | None, size: int) -> PeerError | None:
     """Return the error of an incomplete frame with a complete `header`, or None.
 
     Its batch has `size` bytes and claims `total` bytes. `total` is None if it has not arrived.
     """
     try:
-        command = decoder.decode(header)
+        command = role.receives.decode(header)
     except _DECODE_ERRORS as error:
         return _header_error(role, header, error)
-    if type(command) not in _WITH_BATCH:
-        return BadFrame(_batch_problem(command))
+    if type(command) not in role.with_batch:
+        return BadFrame(_batch_problem(command, False))
     return (
         None
         if total is None
@@ -374,34 +391,33 @@ def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, si
     )
 
 
-def _header_error(role: Role, header: bytes, error: Exception) -> PeerError:
+def _header_error(role: PeerRole, header: bytes, error: Exception) -> PeerError:
     """Return the error of a `header` that is unknown, or a command of the other role."""
-    other = _DECODERS[_PEERS[role]]
     try:
-        command = other.decode(header)
+        command = role.sends.decode(header)
     except _DECODE_ERRORS:
         return _unknown_command(role, header) or BadCommand(
             f"Invalid command header: {shown(str(error))}. Update the older side."
         )
-    return BadCommand(f"Invalid command {_name(command)}: only a {role} sends it, and this is the {role}.")
+    name = role.name
+    return BadCommand(f"Invalid command {_name(command)}: only a {name} sends it, and this is the {name}.")
 
 
-def _unknown_command(role: Role, header: bytes) -> PeerError | None:
+def _unknown_command(role: PeerRole, header: bytes) -> PeerError | None:
     """Return the error of a `header` with an unknown command name, or None."""
     try:
         tag = msgspec.msgpack.decode(header, type=dict[str, object]).get(_TAG_FIELD)
     except _DECODE_ERRORS:
         return None
-    known = _TAGS[role]
-    if not isinstance(tag, str) or tag in known:
+    if not isinstance(tag, str) or tag in role.tags:
         return None
-    return BadCommand(f"Unknown command {shown(tag)}.{did_you_mean(tag, known)} Update the older side.")
+    return BadCommand(f"Unknown command {shown(tag)}.{did_you_mean(tag, role.tags)} Update the older side.")
 
 
 def _name(command: Command) -> str:
     return f"{type(command).__name__} ({command.__struct_config__.tag!r})"
 
 
-def _batch_problem(command: Command) -> str:
-    need = "requires a batch, but has none" if type(command) in _WITH_BATCH else "must not have a batch"
+def _batch_problem(command: Command, required: bool) -> str:
+    need = "requires a batch, but has none" if required else "must not have a batch"
     return f"Invalid command: {_name(command)} {need}. Update the older side."

@@ -7,15 +7,55 @@ from __future__ import annotations
 
 from typing import Final, Literal, cast
 
+import msgspec
+
 from tickertape.base.errors import BadLink
 from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import frame_bytes_before_link_max, frame_bytes_max
 from tickertape.batch import MessageBatch
-from tickertape.wire.connection import Connection, Event, Violation
-from tickertape.wire.link import DestinationCommand, LinkOpened, SourceCommand
+from tickertape.wire.commands import Goodbye, Heartbeat
+from tickertape.wire.connection import Connection, Event, PeerRole, Violation, tags_of
+from tickertape.wire.link import DestinationCommand, LinkOpen, LinkOpened, LinkRuns, SourceCommand
 from tickertape.wire.link_order import LinkOrder
 
 LinkRole = Literal["source", "destination"]
 """Role of this end of the link. The source connects."""
+
+
+def _out_of_order(name: str, again: bool) -> BadLink:
+    if again:
+        return BadLink(f"Duplicate {name}. Open a link only once per connection.")
+    return BadLink(f"Unexpected {name} before the handshake of the link. Report the defect.")
+
+
+_FROM_SOURCE: Final = msgspec.msgpack.Decoder[SourceCommand](SourceCommand)
+_FROM_DESTINATION: Final = msgspec.msgpack.Decoder[DestinationCommand](DestinationCommand)
+_ROLES: Final[dict[LinkRole, PeerRole]] = {
+    "source": PeerRole(
+        "source",
+        _FROM_DESTINATION,
+        _FROM_SOURCE,
+        tags_of(DestinationCommand),
+        False,
+        LinkOpened,
+        (Goodbye, Heartbeat),
+        (LinkRuns,),
+        frame_bytes_max,
+        _out_of_order,
+    ),
+    "destination": PeerRole(
+        "destination",
+        _FROM_SOURCE,
+        _FROM_DESTINATION,
+        tags_of(SourceCommand),
+        True,
+        LinkOpen,
+        (),
+        (LinkRuns,),
+        frame_bytes_before_link_max,
+        _out_of_order,
+    ),
+}
 
 
 class LinkConnection:
@@ -30,7 +70,7 @@ class LinkConnection:
     def __init__(self, role: LinkRole, *, scratch: memoryview | None = None) -> None:
         self.role: Final = role
         self.order: Final = LinkOrder()
-        self._connection = Connection(role, scratch=scratch)
+        self._connection = Connection(_ROLES[role], scratch=scratch)
 
     # -- sending --------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from tickertape.wire.commands import (
     Publish,
     Subscribe,
 )
-from tickertape.wire.connection import Connection, Event, Received, Role, Violation
+from tickertape.wire.connection import ClientRole, Connection, Event, Received, Violation
 
 Sent = tuple[Command, MessageBatch | None]
 
@@ -338,7 +338,7 @@ HEARTBEATS = 3 * joined(Connection("client").send(Heartbeat()))
 @pytest.mark.parametrize("by", [1 << 10, 1 << 12, 1 << 20])
 @pytest.mark.parametrize("role", ["client", "server"])
 def test_frame_with_corrupt_length_is_rejected_without_waiting_for_more_bytes(
-    role: Role, by: int, step: int | None
+    role: ClientRole, by: int, step: int | None
 ) -> None:
     """One bit of the length changed: the heartbeats that follow are not part of the frame."""
     command: Command
@@ -362,7 +362,7 @@ def test_frame_with_corrupt_length_is_rejected_without_waiting_for_more_bytes(
 @pytest.mark.parametrize("by", [8, 1 << 10, 1 << 12])
 @pytest.mark.parametrize("role", ["client", "server"])
 def test_frame_with_two_wrong_lengths_ends_the_connection_though_nothing_follows(
-    role: Role, by: int, step: int | None
+    role: ClientRole, by: int, step: int | None
 ) -> None:
     end = client_logged_on if role == "client" else server_logged_on
     peer = Connection("server" if role == "client" else "client")
