@@ -185,6 +185,12 @@ ended. A query needs them until its records are copied, before it sends the firs
 sow_changes_piece_rows: Final = 16_384
 """Rows of kept changes that are forgotten in one step."""
 
+# replication
+holes_per_publisher_max: Final = 1_024
+"""Open holes in the sequences of one publisher. Above it, the oldest one is closed."""
+holes_max: Final = 1_000_000
+"""Open holes of all publishers. Above it, the oldest one is closed."""
+
 # queue
 record_ranges_bytes_max: Final = 512 * KIB
 """Size of the position ranges in one record. Larger outcomes are split into several records."""

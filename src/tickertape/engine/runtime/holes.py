@@ -1,0 +1,235 @@
+"""Holes: sequences at or below the highest one of a publisher that other logs may have.
+
+A message is a duplicate if its sequence is at or below the highest one of its publisher and in no open hole.
+Pure. Whole batches are split with arrays.
+
+Invariants:
+- The holes of a publisher are disjoint and at or below its highest sequence.
+- A sequence leaves a hole when it is stored, and never returns to one.
+- Unproven holes admit only messages of links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tickertape.batch.format import I8, U8, Bools, Int64s, UInt64s
+from tickertape.engine.limits import holes_max, holes_per_publisher_max
+from tickertape.journal.format.replication_records import HoleRange
+
+_ONE: Final = np.uint64(1)
+
+
+class ClosedHole(NamedTuple):
+    """A hole that was closed because of a limit. Its messages count as duplicates from now on."""
+
+    publisher: int
+    first: int
+    last: int
+
+
+class SequenceSplit(NamedTuple):
+    """Parts of rising sequences of one publisher."""
+
+    late: Int64s
+    """Indices of the sequences in holes, ascending."""
+    above: int
+    """Index of the first sequence above the highest one, or the number of sequences."""
+    duplicates: int
+    """Number of the others."""
+
+
+class _OpenHoles(NamedTuple):
+    """Holes of one publisher, by their sequences. Never changed."""
+
+    firsts: UInt64s
+    lasts: UInt64s
+    opened: Int64s
+    """Positions of the records that opened them."""
+    proven: Bools
+
+    def taken(self, which: Int64s | Bools | slice) -> _OpenHoles:
+        return _OpenHoles(self.firsts[which], self.lasts[which], self.opened[which], self.proven[which])
+
+    def with_range(self, hole: HoleRange) -> _OpenHoles:
+        """Return these and a hole above them."""
+        return _OpenHoles(
+            np.append(self.firsts, np.uint64(hole.first)),
+            np.append(self.lasts, np.uint64(hole.last)),
+            np.append(self.opened, np.int64(hole.opened)),
+            np.append(self.proven, np.bool_(hole.proven)),
+        )
+
+    def contain(self, sequences: UInt64s, *, from_link: bool) -> Bools:
+        """Return which sequences are in a hole that admits them."""
+        at: Int64s = self.firsts.searchsorted(sequences, side="right").astype(I8) - 1
+        inside: Bools = (at >= 0) & (sequences <= self.lasts[at])
+        return inside if from_link else inside & self.proven[at]
+
+    def without(self, sequences: UInt64s) -> _OpenHoles:
+        """Return the rest without rising sequences, which are in holes."""
+        new = np.flatnonzero(sequences[1:] - sequences[:-1] > _ONE)
+        begins = sequences[np.concatenate(([0], new + 1))]
+        ends = sequences[np.concatenate((new, [len(sequences) - 1]))]
+        # Each cut ends one range and starts another one. A range of neither holes nor cuts is empty.
+        firsts = np.sort(np.concatenate((self.firsts, ends + _ONE)))
+        lasts = np.sort(np.concatenate((self.lasts, begins - _ONE)))
+        left = firsts <= lasts
+        firsts, lasts = firsts[left], lasts[left]
+        of = self.firsts.searchsorted(firsts, side="right").astype(I8) - 1
+        return _OpenHoles(firsts, lasts, self.opened[of], self.proven[of])
+
+    def ranges(self) -> list[HoleRange]:
+        """Return them as stored in records."""
+        columns = (column.tolist() for column in self)
+        return [HoleRange(*row) for row in zip(*columns, strict=True)]
+
+
+def _of_ranges(ranges: Iterable[HoleRange]) -> _OpenHoles:
+    firsts, lasts, opened, proven = zip(*ranges, strict=True)
+    return _OpenHoles(
+        np.array(firsts, U8), np.array(lasts, U8), np.array(opened, I8), np.array(proven, np.bool_)
+    )
+
+
+class KnownSequences:
+    """Sequences of all publishers that the log has, or does not expect.
+
+    `highest` has the highest sequence of each publisher. It is shared with the journal, which raises it for
+    messages that are appended."""
+
+    def __init__(
+        self,
+        highest: dict[int, int],
+        *,
+        per_publisher_max: int = holes_per_publisher_max,
+        total_max: int = holes_max,
+    ) -> None:
+        self._highest = highest
+        self._per_publisher_max = per_publisher_max
+        self._total_max = total_max
+        self._holes: dict[int, _OpenHoles] = {}
+        self._order: dict[tuple[int, int], None] = {}
+        """Opening position and publisher of all holes, the oldest first."""
+        self.count = 0
+        """Open holes of all publishers."""
+        self.changed: dict[int, None] = {}
+        """Publishers whose holes changed since `take_changed`. Callers must not change it."""
+        self.closed: list[ClosedHole] = []
+        """Holes that limits closed since `take_closed`. Callers must not change it."""
+
+    # -- questions --------------------------------------------------------------------------------------
+
+    def __contains__(self, publisher: int) -> bool:
+        """Return whether a publisher has open holes."""
+        return publisher in self._holes
+
+    def holes(self, publisher: int) -> list[HoleRange]:
+        """Return the open holes of a publisher, ascending."""
+        own = self._holes.get(publisher)
+        return [] if own is None else own.ranges()
+
+    def holes_of(self, publisher: int) -> int:
+        """Return the number of open holes of a publisher."""
+        own = self._holes.get(publisher)
+        return 0 if own is None else len(own.firsts)
+
+    def complete_through(self, publisher: int, highest: int) -> int:
+        """Return the sequence up to which a publisher need not send its messages again: `highest`, or the
+        one before the first proven hole."""
+        own = self._holes.get(publisher)
+        if own is None or not own.proven.any():
+            return highest
+        return min(highest, int(own.firsts[own.proven.argmax()]) - 1)
+
+    def split(self, publisher: int, sequences: UInt64s, *, from_link: bool) -> SequenceSplit:
+        """Split rising sequences of a publisher into those to append and duplicates."""
+        highest = self._highest.get(publisher, 0)
+        above = int(sequences.searchsorted(np.uint64(highest), side="right"))
+        late = np.empty(0, I8)
+        own = self._holes.get(publisher)
+        if own is not None and above:
+            late = own.contain(sequences[:above], from_link=from_link).nonzero()[0]
+        return SequenceSplit(late, above, above - len(late))
+
+    # -- changes ----------------------------------------------------------------------------------------
+
+    def open(self, publisher: int, after: int, position: int, *, proven: bool = True) -> None:
+        """Open a hole from the highest sequence up to `after`, if that is above it.
+
+        `position` is the position of the record that opens it."""
+        highest = self._highest.get(publisher, 0)
+        if after <= highest:
+            return
+        hole = HoleRange(highest + 1, after, position, proven)
+        own = self._holes.get(publisher)
+        self._holes[publisher] = _of_ranges([hole]) if own is None else own.with_range(hole)
+        self._order[position, publisher] = None
+        self._highest[publisher] = after
+        self.count += 1
+        self.changed[publisher] = None
+        self._limit(publisher)
+
+    def fill(self, publisher: int, sequences: UInt64s) -> None:
+        """Remove rising sequences from the holes of a publisher. All of them are in holes."""
+        own = self._holes[publisher]
+        self._replace(publisher, own, own.without(sequences))
+        self._limit(publisher)
+
+    def restore(self, publisher: int, highest: int, ranges: list[HoleRange]) -> None:
+        """Add the recovered holes of a publisher without any. `settle` must follow."""
+        if highest > self._highest.get(publisher, 0):
+            self._highest[publisher] = highest
+        if ranges:
+            self._holes[publisher] = _of_ranges(ranges)
+            self.count += len(ranges)
+            self._order.update(((hole.opened, publisher), None) for hole in ranges)
+
+    def settle(self) -> None:
+        """Order the recovered holes of all publishers by age."""
+        self._order = dict.fromkeys(sorted(self._order))
+
+    # -- outputs ----------------------------------------------------------------------------------------
+
+    def take_changed(self) -> list[int]:
+        """Remove and return the publishers whose holes changed."""
+        changed = [*self.changed]
+        self.changed.clear()
+        return changed
+
+    def take_closed(self) -> list[ClosedHole]:
+        """Remove and return the holes that limits closed."""
+        closed, self.closed = self.closed, []
+        return closed
+
+    # -- limits -----------------------------------------------------------------------------------------
+
+    def _replace(self, publisher: int, before: _OpenHoles, after: _OpenHoles) -> None:
+        self.count += len(after.firsts) - len(before.firsts)
+        for position in np.setdiff1d(before.opened, after.opened).tolist():
+            del self._order[position, publisher]
+        if len(after.firsts):
+            self._holes[publisher] = after
+        else:
+            del self._holes[publisher]
+        self.changed[publisher] = None
+
+    def _limit(self, publisher: int) -> None:
+        """Close the oldest holes above the limits."""
+        own = self._holes.get(publisher)
+        if own is not None and len(own.firsts) > self._per_publisher_max:
+            self._close(publisher, len(own.firsts) - self._per_publisher_max)
+        while self.count > self._total_max:
+            self._close(next(iter(self._order))[1], 1)
+
+    def _close(self, publisher: int, count: int) -> None:
+        """Close the oldest holes of a publisher, of equal ones the lowest first."""
+        own = self._holes[publisher]
+        oldest = np.argsort(own.opened, kind="stable")[:count]
+        self.closed += [ClosedHole(publisher, hole.first, hole.last) for hole in own.taken(oldest).ranges()]
+        left = np.ones(len(own.firsts), np.bool_)
+        left[oldest] = False
+        self._replace(publisher, own, own.taken(left))

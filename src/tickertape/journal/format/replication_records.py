@@ -1,0 +1,181 @@
+"""Replication records: control records of starts, origins, holes and reports.
+
+A record of another log carries its `log` and changes no state of this one (`as_foreign`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from tickertape.base.errors import JournalCorrupt
+from tickertape.base.text_format import shown
+from tickertape.journal.format.control_record import RECORD_ERRORS, LogId
+
+_U64 = Annotated[int, msgspec.Meta(ge=0)]
+"""MessagePack integers have at most 64 bits."""
+_Sequence = Annotated[int, msgspec.Meta(ge=1)]
+_OriginNumber = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
+
+
+class _ReplicationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    latest_of: str = ""
+    """Key of the record: only the last record with this value is kept. Empty: all are kept."""
+    log: LogId | None = None
+    """Id of the log that wrote the record. None: this log."""
+
+
+class StartedRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="started"):
+    """First record of each run of the server."""
+
+    start: _U64
+    """Random number of the run."""
+
+
+class OriginRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="origin"):
+    """Meaning of an origin number in the runs of this log."""
+
+    number: _OriginNumber
+    journal: LogId
+    """Id of the log in which a client stored the messages."""
+    instance: str
+    group: str
+    path: list[LogId]
+    """The logs that the messages passed, the origin first."""
+
+
+class AfterRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="after"):
+    """The messages of a publisher up to `after` exist in other logs."""
+
+    publisher: _U64
+    session: _U64
+    """Number of the publisher's session that the record precedes."""
+    after: _U64
+    unproven: bool = False
+    """They may exist: the publisher did not report its acknowledged messages."""
+
+
+class HoleRange(NamedTuple):
+    """An open hole: sequences that other logs may have."""
+
+    first: _Sequence
+    last: _Sequence
+    opened: _U64
+    """Position of the record that opened it."""
+    proven: bool
+    """The messages exist in other logs. Otherwise they may exist."""
+
+
+class HolesRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="holes"):
+    """All open holes of a publisher at the end of a commit that opened or filled one."""
+
+    publisher: _U64
+    highest: _U64
+    ranges: list[HoleRange]
+    """Ascending and disjoint, at or below `highest`."""
+
+    def __post_init__(self) -> None:
+        after = 0
+        for first, last, _, _ in self.ranges:
+            if not after < first <= last <= self.highest:
+                raise ValueError(f"range {first} to {last} is out of order or above {self.highest}")
+            after = last
+
+
+class LogPlace(NamedTuple):
+    """A position in another log, in the run of the server that wrote the row before it."""
+
+    log: LogId
+    start: _U64
+    position: _U64
+
+
+class CoveredRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="covered"):
+    """Report of a log: it has all rows of other logs before `places`."""
+
+    number: _U64
+    """Rises with each report of the log."""
+    start: _U64
+    position: _U64
+    """Place of the record in the log that wrote it."""
+    places: list[LogPlace]
+    members: list[LogId]
+    """The logs of the group at the time of the report."""
+    stamp: int
+    """Highest order stamp of the log, microseconds since 1970 UTC."""
+
+
+ReplicationRecord = StartedRecord | OriginRecord | AfterRecord | HolesRecord | CoveredRecord
+_Record = TypeVar(
+    "_Record", StartedRecord, OriginRecord, AfterRecord, HolesRecord, CoveredRecord, ReplicationRecord
+)
+REPLICATION_TYPES: Final = frozenset(("started", "origin", "after", "holes", "covered"))
+
+
+def started(start: int) -> StartedRecord:
+    """Return the record of a run of the server."""
+    return StartedRecord(start=start)
+
+
+def origin(number: int, journal: bytes, instance: str, group: str, path: list[bytes]) -> OriginRecord:
+    """Return the record of an origin number."""
+    return OriginRecord(
+        latest_of=f"origin {number}",
+        number=number,
+        journal=journal,
+        instance=instance,
+        group=group,
+        path=path,
+    )
+
+
+def after(journal: bytes, publisher: int, session: int, last: int, *, proven: bool = True) -> AfterRecord:
+    """Return the record about messages of a publisher up to `last`, written by the log `journal`."""
+    return AfterRecord(
+        latest_of=f"after {publisher} {journal.hex()}",
+        publisher=publisher,
+        session=session,
+        after=last,
+        unproven=not proven,
+    )
+
+
+def holes(publisher: int, highest: int, ranges: list[HoleRange]) -> HolesRecord:
+    """Return the record of all open holes of a publisher."""
+    return HolesRecord(latest_of=f"holes {publisher}", publisher=publisher, highest=highest, ranges=ranges)
+
+
+def covered(
+    number: int, start: int, position: int, places: list[LogPlace], members: list[bytes], stamp: int
+) -> CoveredRecord:
+    """Return a report at a place of this log."""
+    return CoveredRecord(
+        latest_of="covered",
+        number=number,
+        start=start,
+        position=position,
+        places=places,
+        members=members,
+        stamp=stamp,
+    )
+
+
+def as_foreign(record: _Record, journal: bytes) -> _Record:
+    """Return a record that the log `journal` wrote, as another log stores it."""
+    latest_of = f"{journal.hex()} {record.latest_of}" if record.latest_of else ""
+    return msgspec.structs.replace(record, log=journal, latest_of=latest_of)
+
+
+def encode_record(record: ReplicationRecord) -> bytes:
+    """Return the body of a record."""
+    return msgspec.msgpack.encode(record)
+
+
+def decode_record(body: bytes) -> ReplicationRecord:
+    """Decode the body of a record. Raises `JournalCorrupt`, without the position."""
+    try:
+        record: ReplicationRecord = msgspec.msgpack.decode(body, type=ReplicationRecord)
+    except RECORD_ERRORS as error:
+        raise JournalCorrupt(f"invalid control record: {shown(str(error))}") from None
+    return record
