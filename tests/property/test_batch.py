@@ -23,6 +23,7 @@ from tickertape.batch import (
     BatchBuilder,
     MessageBatch,
     Stamp,
+    as_late,
     batch_from_arrow,
     cost_between,
     derive,
@@ -363,12 +364,17 @@ def _with_bodies(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> D
     yield with_bodies(batch, bodies, merged=True), [{**row, "merged": True} for row in changed]
 
 
+def _as_late(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    yield as_late(batch), [{**row, "late": True} for row in rows]
+
+
 def _with_topics(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
     names = data.draw(st.dictionaries(_topics, _topics))
     yield with_topics(batch, names), [{**row, "topic": names.get(row["topic"], row["topic"])} for row in rows]
 
 
 _DERIVED: dict[str, Callable[[MessageBatch, list[Row], st.DataObject], Derived]] = {
+    "as_late": _as_late,
     "indices_of_topics": _indices_of_topics,
     "merge": _merge,
     "message_costs": _message_costs,

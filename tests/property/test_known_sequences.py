@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.sequence_sets import SequenceSets
 from tickertape.engine.runtime.holes import KnownSequences
+from tickertape.journal.format.replication_records import encode_record, holes
 
 U8 = np.uint64
 END = 60
@@ -69,9 +70,12 @@ def test_filter_equals_sets_of_integers(steps: list[Step], each_max: int, total_
             records = oracle.all_ranges()
             highest = dict(highest)
             known = KnownSequences(highest, per_publisher_max=each_max, total_max=total_max)
+            bodies = {}
             for publisher in sorted(records, reverse=True):
-                known.restore(publisher, oracle.highest[publisher], records[publisher])
-            known.settle()
+                record = holes(publisher, oracle.highest[publisher], records[publisher])
+                bodies[record.latest_of] = encode_record(record)
+            assert known.recover(bodies, []) == bool(records)
+            known.take_changed()
             oracle.changed.clear()
             oracle.closed.clear()
         else:
@@ -86,9 +90,9 @@ def test_filter_equals_sets_of_integers(steps: list[Step], each_max: int, total_
             len(ranges.get(publisher, ())) for publisher in (1, 2, 3)
         ]
         for publisher in (1, 2, 3):
-            proven_ones = [hole.first for hole in ranges.get(publisher, ()) if hole.proven]
-            complete = min([highest.get(publisher, 0), *(first - 1 for first in proven_ones)])
-            assert known.complete_through(publisher, highest.get(publisher, 0)) == complete
+            admitted = known.admitted(publisher, np.arange(1, END + 2, dtype=U8)).tolist()
+            assert admitted == [oracle.admits(publisher, s, from_link=False) for s in range(1, END + 2)]
+            assert known.highest(publisher) == oracle.highest.get(publisher, 0)
         assert [tuple(hole) for hole in known.take_closed()] == oracle.closed
         assert set(known.take_changed()) == oracle.changed
         oracle.closed.clear()

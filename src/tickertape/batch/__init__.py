@@ -10,6 +10,7 @@ from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.derive import (
     Stamp,
+    as_late,
     indices_of_topics,
     merge,
     message_costs,
@@ -53,6 +54,7 @@ __all__ = [
     "MessageBatch",
     "Run",
     "Stamp",
+    "as_late",
     "batch_from_arrow",
     "batch_from_bodies",
     "bodies_between",

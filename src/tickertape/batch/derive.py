@@ -33,6 +33,7 @@ from tickertape.batch.format import (
     RUN_BY_SERVER,
     RUN_BYTES,
     RUN_DTYPE,
+    RUN_LATE,
     RUN_MERGED,
     SEQUENCES,
     AnyArray,
@@ -588,6 +589,15 @@ def with_bodies(
     )
     made.context = batch.context
     return made
+
+
+def as_late(batch: MessageBatch) -> MessageBatch:
+    """Return a copy of the batch with all runs marked as late."""
+    data = bytearray(batch.encode())
+    np.frombuffer(data, RUN_DTYPE, batch.run_count, HEADER_BYTES)["flags"] |= RUN_LATE
+    late = MessageBatch.parse(bytes(data))
+    late.context = batch.context
+    return late
 
 
 def with_topics(batch: MessageBatch, names: Mapping[str, str]) -> MessageBatch:

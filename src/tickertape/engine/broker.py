@@ -117,7 +117,9 @@ class Broker:
         limits: ClientLimits = DEFAULT,
         hash_secret: bytes = bytes(16),
         sow_bytes_max: int = 1 << 62,
+        replicating: bool = False,
     ) -> None:
+        """`replicating`: publishers may send messages that other instances have."""
         self.journal = journal
         self._commits = journal.commits
         self.statistics = Statistics()
@@ -133,7 +135,7 @@ class Broker:
             exclusive=not catalog.records_nothing,
         )
         self.sessions: Mapping[int, Session] = self._sessions.by_conn  # in the order of logons
-        self._writer = LogWriter(journal, registry, self._clock)
+        self._writer = LogWriter(journal, registry, self._clock, replicating=replicating)
         checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max))
         self._throttle = throttle = ReadThrottle(self._outbox)
         self._acks = AckTracker(journal, throttle)
@@ -509,7 +511,7 @@ class Broker:
 
     def _submit(self) -> None:
         """Pass accepted messages to live subscriptions and to the disk."""
-        if self.journal.accepted:
+        if self.journal.accepted or self.journal.ended:
             self._delivery.accepted(self.journal.take_accepted())
         if self._commits.queued:
             self._outbox.submit(self._commits.jobs())
@@ -542,6 +544,9 @@ class Broker:
         self._outbox.put(LogonAccepted(conn))
         self.heartbeats.begin(conn, command.heartbeat_ms)
 
+        journal, publisher = self.journal, session.publisher
+        highest = journal.highest.get(publisher, 0)
+
         def logged_on() -> LoggedOn:
             return LoggedOn(
                 version=WIRE_VERSION,
@@ -550,15 +555,14 @@ class Broker:
                 journal=self.journal.identity,
                 epoch=self._commits.epoch,
                 publisher=session.publisher,
-                last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
+                last_persisted=highest,
                 recorded=self.catalog.recorded_for_clients,
                 validated=self.catalog.validated_for_clients,
                 queues=tuple(sorted(self.catalog.queues)),
                 **self.compiler.limits._asdict(),
             )
 
-        journal, publisher = self.journal, session.publisher
-        if journal.highest.get(publisher) == journal.persisted_highest.get(publisher):
+        if highest == journal.persisted_highest.get(publisher, 0):
             self._outbox.send(conn, logged_on())
         else:  # after messages of an earlier connection are persisted: a new store must start above them
             self._acks.add_answer(session, logged_on)

@@ -191,6 +191,13 @@ holes_per_publisher_max: Final = 1_024
 holes_max: Final = 1_000_000
 """Open holes of all publishers. Above it, the oldest one is closed."""
 
+hole_bytes: Final = 32
+"""Size of an open hole in a control record, at most."""
+holes_record_bytes: Final = 256
+"""Size of a control record of holes beside them, at most."""
+after_records_bytes: Final = 2 * KIB
+"""Space of the control records that precede a run of a publisher, and of last records beside their rows."""
+
 # queue
 record_ranges_bytes_max: Final = 512 * KIB
 """Size of the position ranges in one record. Larger outcomes are split into several records."""

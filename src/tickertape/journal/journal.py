@@ -8,12 +8,13 @@ Invariant: readers see nothing above the persisted end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple, Protocol
 
 from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit.group_commit import GroupCommit, PersistedCommit, SyncPolicy
-from tickertape.journal.index.segment_index import publisher_spans
+from tickertape.journal.index.segment_index import late_spans, publisher_spans
 from tickertape.journal.limits import segment_bytes_default
 from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.journal.reading.log_reader import LogReader
@@ -29,6 +30,16 @@ class AcceptedBatch(NamedTuple):
     """Position of its first message. For a chain, the position after it."""
     batch: MessageBatch | None
     stamp: Stamp | None
+
+
+_position_of: Final = itemgetter(0)
+
+
+class LastRecords(Protocol):
+    """Source of the control records that end a commit."""
+
+    def last_records(self) -> tuple[MessageBatch, Stamp] | None:
+        """Remove and return the records, one run."""
 
 
 class Journal:
@@ -61,7 +72,10 @@ class Journal:
         """Highest persisted sequence of each publisher."""
         self._log_time = recovered.end.timestamp
         self.accepted: list[AcceptedBatch] = []
-        """Batches that `take_accepted` returns."""
+        """Batches that `take_accepted` returns, without last records of commits."""
+        self.ended: list[AcceptedBatch] = []
+        """Last records of commits that `take_accepted` returns."""
+        self._last_records: LastRecords | None = None
         self.commits = GroupCommit(
             recovered.end,
             policy=policy,
@@ -73,11 +87,30 @@ class Journal:
 
     # -- inputs ---------------------------------------------------------------------------------------
 
-    def append(self, batch: MessageBatch, stamp: Stamp, last_sequence: int, now: Now) -> int:
-        """Accept a batch of one run whose last message has `last_sequence`. Return its first position."""
+    def end_commits_with(self, last_records: LastRecords) -> None:
+        """End each commit of batches with control records of a source, which is asked when it ends."""
+        self._last_records = last_records
+        self.commits.end_with(self)
+
+    def take_last(self) -> tuple[MessageBatch, Stamp] | None:
+        """Accept and return the records that end the open commit."""
+        assert self._last_records is not None
+        last = self._last_records.last_records()
+        if last is not None:
+            batch, stamp = last
+            self.highest[stamp.publisher] = stamp.first_sequence + batch.count - 1
+            self.ended.append(AcceptedBatch(self.commits.accepted_end, batch, stamp))
+        return last
+
+    def append(
+        self, batch: MessageBatch, stamp: Stamp, last_sequence: int, now: Now, *, more: bool = False
+    ) -> int:
+        """Accept a batch of one run whose last message has `last_sequence`. Return its first position.
+
+        `more`: another batch follows at once, in the same commit if it fits."""
         if last_sequence > self.highest.get(stamp.publisher, 0):  # not in a late run
             self.highest[stamp.publisher] = last_sequence
-        first = self.commits.append(batch, stamp, now)
+        first = self.commits.append(batch, stamp, now, more=more)
         self.accepted.append(AcceptedBatch(first, batch, stamp))
         return first
 
@@ -111,6 +144,9 @@ class Journal:
     def take_accepted(self) -> list[AcceptedBatch]:
         """Drain the batches that were accepted, in order."""
         accepted, self.accepted = self.accepted, []
+        if self.ended:
+            accepted = sorted(accepted + self.ended, key=_position_of)
+            self.ended = []
         return accepted
 
     def take_persisted(self) -> list[PersistedCommit]:
@@ -122,13 +158,21 @@ class Journal:
         chained_from: int | None = None
         for commit in persisted:
             self.view.persisted(commit)
-            for publisher, _, high in publisher_spans(commit.batch):
+            spans = publisher_spans(commit.batch)
+            for publisher, _, high in spans:
                 self.persisted_highest[publisher] = high
+            if commit.batch.run_count > 1 or not spans:
+                self._count_late(commit.batch)
             if commit.chained and chained_from is None:
                 chained_from = commit.first_position
         if chained_from is not None:
             self.view.copy_tail(chained_from)
         return persisted
+
+    def _count_late(self, batch: MessageBatch) -> None:
+        """Count the late runs of a persisted commit. They may be all that is persisted of a publisher."""
+        for publisher, _, high in late_spans(batch):
+            self.persisted_highest[publisher] = max(high, self.persisted_highest.get(publisher, 0))
 
     def reader(self, position: int, topic: str | None = None) -> LogReader:
         """Return a reader of the persisted log from `position` that skips blocks without `topic`."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import MessageBatch, with_bodies
-from tickertape.batch.format import I1, I8, Int64s
+from tickertape.batch.format import I1, I8, Bools, Int64s
 from tickertape.engine.commands.body_validation import PartialRejection, refusing
 from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.frame_settlements import Settlements
@@ -49,8 +49,8 @@ class FrameParts(NamedTuple):
 
     command: Publish
     batch: MessageBatch
-    known: int
-    """Number of messages at the start that the log already has."""
+    known: Bools
+    """Messages that are duplicates."""
     numbers: Sequence[int] | None
     """Numbers of the messages in the frame. None: all."""
     keys: FrameKeys | None
@@ -64,9 +64,9 @@ class DeleteAnswer(NamedTuple):
     back: int
     """Messages of the frame from the delete to the last one. 0: the log had the delete before."""
 
-    def at(self, end: int) -> Deleted:
-        """Return the answer with the position of the delete. `end`: position after the frame."""
-        return msgspec.structs.replace(self.answer, position=end - self.back) if self.back else self.answer
+    def at(self, position: int) -> Deleted:
+        """Return the answer with the position of the delete, which was stored."""
+        return msgspec.structs.replace(self.answer, position=position)
 
 
 class Executed(NamedTuple):
@@ -169,7 +169,7 @@ class FrameRequests:
                 counted=record is not None,
             )
             refused = len(bad) - bisect_left(bad, row)
-            answers.append(DeleteAnswer(answer, 0 if row < known else batch.count - row - refused))
+            answers.append(DeleteAnswer(answer, 0 if known[row] else batch.count - row - refused))
         return answers
 
     def _without_bad(

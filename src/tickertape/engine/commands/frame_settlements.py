@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import BadBatch, TickertapeError
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import Bytes8
+from tickertape.batch.format import Bools, Bytes8
 from tickertape.engine.limits import settlement_runs_per_frame_max, settlements_per_frame_max
 from tickertape.engine.log_reads.log_reads import Steps
 from tickertape.engine.queues.registry import QueueRegistry
@@ -34,14 +34,14 @@ class _Asked(NamedTuple):
 class Settlements:
     """Settlements of a batch.
 
-    The log already has the first `known` messages."""
+    Messages in `known` are duplicates."""
 
     def __init__(
         self,
         queues: QueueRegistry,
         session: Session,
         batch: MessageBatch,
-        known: int,
+        known: Bools,
     ) -> None:
         self._queues = queues
         self._session = session
@@ -73,9 +73,10 @@ class Settlements:
     def _indices(self) -> list[int]:
         batch = self._batch
         if batch.topic_index is None:
-            return list(range(self._known, batch.count))
-        own = batch.topic_index == batch.topics.index(QUEUE_TOPIC)
-        found: list[int] = (own[self._known :].nonzero()[0] + self._known).tolist()
+            own = ~self._known
+        else:
+            own = (batch.topic_index == batch.topics.index(QUEUE_TOPIC)) & ~self._known
+        found: list[int] = own.nonzero()[0].tolist()
         return found
 
     def look_up(self) -> Steps[None]:

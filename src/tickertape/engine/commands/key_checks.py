@@ -10,7 +10,7 @@ import numpy as np
 from tickertape.base.errors import BadSowKey
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import I8, Int64s
+from tickertape.batch.format import I8, Bools, Int64s
 from tickertape.engine.commands.body_validation import PartialRejection, refusing
 from tickertape.engine.limits import sow_key_check_rows_max
 from tickertape.engine.log_reads.log_reads import Steps
@@ -32,17 +32,17 @@ class CheckedKeys(NamedTuple):
 class KeyCheck:
     """Check of the keys of a frame against the SOW topics of a server, in pieces.
 
-    The log has passed the sequences of the first `known` messages. Those without a valid key are refused
-    again, because a lost connection may have lost the refusal, unless the log has them from the time before
-    the SOW topic was configured. `publisher` is the publisher of a sequenced frame. `numbers` are the
-    numbers of the messages in the frame. None: all."""
+    Messages in `known` are duplicates. Those without a valid key are refused again, because a lost connection
+    may have lost the refusal, unless the log has them from the time before the SOW topic was configured.
+    `publisher` is the publisher of a sequenced frame. `numbers` are the numbers of the messages in the frame.
+    None: all."""
 
     def __init__(
         self,
         states: StateRegistry,
         command: Publish,
         batch: MessageBatch,
-        known: int,
+        known: Bools,
         publisher: int,
         numbers: Sequence[int] | None,
     ) -> None:
@@ -101,7 +101,7 @@ class KeyCheck:
     def _doubted(self) -> list[int]:
         """Return the known messages without a valid key."""
         keys = self._keys
-        return [] if keys is None else sorted(row for row in keys.bad if row < self._known)
+        return [] if keys is None else sorted(row for row in keys.bad if self._known[row])
 
     def _judged(self, keys: FrameKeys | None) -> CheckedKeys:
         if keys is None or not keys.bad:

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
+
 from tickertape.base.errors import (
     BadBatch,
     BadCommand,
@@ -24,7 +26,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_bodies
-from tickertape.batch.format import MESSAGE_FLAGS
+from tickertape.batch.format import MESSAGE_FLAGS, Bools
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import PartialRejection
 from tickertape.engine.commands.feed_services import FeedServices
@@ -43,7 +45,7 @@ from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.registry import FrameKeys
-from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
+from tickertape.wire.commands import Ack, Deleted, Flush, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 from tickertape.wire.sow_command import SOW_TOPIC
 
@@ -218,9 +220,11 @@ class PublishHandler:
         rejected = Rejected(frame=command.frame, code=error.code, text=str(error))
         self._outbox.reject_with(session.conn, rejected, error)
 
-    def _known(self, session: Session, command: Publish, batch: MessageBatch) -> int:
-        """Return how many messages at the start of a frame the log already has."""
-        return self._writer.known(session.publisher, batch) if command.sequenced else 0
+    def _known(self, session: Session, command: Publish, batch: MessageBatch) -> Bools:
+        """Return which messages of a frame are duplicates."""
+        if command.sequenced:
+            return self._writer.known(session.publisher, batch)
+        return np.zeros(batch.count, np.bool_)
 
     def _publish_deltas(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         """Deliver a frame with deltas for non-persistent topics, as if they were whole messages."""
@@ -320,20 +324,32 @@ class PublishHandler:
         if recorded:
             last, before = 0, self._writer.end
             if command.sequenced:
-                last = self._writer.append_from(session.publisher, session.name, batch)
+                last = self._writer.append_from(session.publisher, session.name, batch, session.publishing)
             else:
                 self._writer.append_derived(session.derived, session.name, batch)
             for answer in answers:
-                self._acks.add_outcome(session, answer.at(self._writer.end))
+                self._acks.add_outcome(session, self._placed(answer, batch))
             self._acks.add(session, command.frame, last)
             if keys is not None and self._writer.end > before:  # not if the log has all of them
-                self._states.accepted(session, keys, batch)
+                self._keep_keys(session, keys, batch)
             self._acks.pause_if_behind(session)
             return
         self._queues.unrecorded(batch)
         processed = Processed(frame=command.frame)
         self._transient.publish(batch, lambda: self._outbox.send(session.conn, processed))
         self._transient.pause_if_behind(session)
+
+    def _placed(self, answer: DeleteAnswer, batch: MessageBatch) -> Deleted:
+        """Return the answer to a delete of a batch that was just appended."""
+        row = batch.count - answer.back
+        return answer.at(self._writer.position_of(batch, row)) if answer.back else answer.answer
+
+    def _keep_keys(self, session: Session, keys: FrameKeys, batch: MessageBatch) -> None:
+        """Keep the keys of a batch that was just appended, maybe in parts."""
+        if not self._writer.parts:
+            self._states.accepted(session, keys, batch)
+        for part in self._writer.parts:
+            self._states.accepted(session, keys.of_rows(part.rows), part.batch, part.accepted)
 
     def _reject(self, session: Session, split: PartialRejection) -> None:
         first, *others = split.rejections

@@ -11,14 +11,20 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from tickertape.base.errors import JournalCorrupt
 from tickertape.batch.format import I8, U8, Bools, Int64s, UInt64s
 from tickertape.engine.limits import holes_max, holes_per_publisher_max
-from tickertape.journal.format.replication_records import HoleRange
+from tickertape.journal.format.replication_records import (
+    AfterRecord,
+    HoleRange,
+    HolesRecord,
+    decode_record,
+)
 
 _ONE: Final = np.uint64(1)
 
@@ -40,6 +46,38 @@ class SequenceSplit(NamedTuple):
     """Index of the first sequence above the highest one, or the number of sequences."""
     duplicates: int
     """Number of the others."""
+
+
+class PublisherConnection:
+    """Connection of a publisher: the acknowledged messages that it claims, and the last one stored from it.
+
+    `claim` is the highest sequence that any server acknowledged to the publisher before this connection. None
+    for clients that do not report it. `session` is the number of its logon."""
+
+    def __init__(self, claim: int | None = None, session: int = 0) -> None:
+        self.claim = claim
+        self.session = session
+        self.last: int | None = None
+        """Last sequence that was stored from the connection."""
+
+    def stored(self, last: int) -> None:
+        """Note the last sequence that was stored from the connection."""
+        self.last = last
+
+    def opens(self, highest: int, first: int) -> list[tuple[int, bool]]:
+        """Return the ends of the holes to open before the message `first`, and whether they are proven.
+
+        `highest` is the highest sequence of the publisher, below `first`. Messages up to the claim exist in
+        other logs. So do messages that came over links meanwhile, whose order another log does not know. A
+        client without a claim may have skipped messages below its first one."""
+        found = []
+        if self.claim is not None and self.claim > highest:
+            found.append((self.claim, True))
+        elif highest and self.last != highest:
+            found.append((highest, True))
+        if self.claim is None and self.last is None and first - 1 > highest:
+            found.append((first - 1, False))
+        return found
 
 
 class _OpenHoles(NamedTuple):
@@ -137,13 +175,17 @@ class KnownSequences:
         own = self._holes.get(publisher)
         return 0 if own is None else len(own.firsts)
 
-    def complete_through(self, publisher: int, highest: int) -> int:
-        """Return the sequence up to which a publisher need not send its messages again: `highest`, or the
-        one before the first proven hole."""
-        own = self._holes.get(publisher)
-        if own is None or not own.proven.any():
-            return highest
-        return min(highest, int(own.firsts[own.proven.argmax()]) - 1)
+    def highest(self, publisher: int) -> int:
+        """Return the highest sequence of a publisher, 0 for none."""
+        return self._highest.get(publisher, 0)
+
+    def admitted(self, publisher: int, sequences: UInt64s) -> Bools:
+        """Return which of the rising sequences of a client are stored, not dropped as duplicates."""
+        late, above, _ = self.split(publisher, sequences, from_link=False)
+        wanted = np.zeros(len(sequences), np.bool_)
+        wanted[late] = True
+        wanted[above:] = True
+        return wanted
 
     def split(self, publisher: int, sequences: UInt64s, *, from_link: bool) -> SequenceSplit:
         """Split rising sequences of a publisher into those to append and duplicates."""
@@ -179,6 +221,32 @@ class KnownSequences:
         self._replace(publisher, own, own.without(sequences))
         self._limit(publisher)
 
+    def recover(self, latest: Mapping[str, bytes], damage: list[JournalCorrupt]) -> bool:
+        """Restore the holes from the newest control records, by `latest_of`. Return whether the log had any.
+
+        The newest `holes` record of a publisher has all of its holes. An `after` record above the highest
+        sequence opens a hole, if corruption left it without one. Unreadable records are added to
+        `damage`."""
+        found = False
+        newest: list[AfterRecord] = []
+        for subject, body in latest.items():
+            if not subject.startswith(("holes ", "after ")):
+                continue
+            try:
+                record = decode_record(body)
+            except JournalCorrupt as error:
+                damage.append(JournalCorrupt(f"Cannot restore {subject!r}: {error}"))
+                continue
+            found = True
+            if isinstance(record, HolesRecord):
+                self.restore(record.publisher, record.highest, record.ranges)
+            elif isinstance(record, AfterRecord):
+                newest.append(record)
+        self._settle()
+        for opening in newest:
+            self.open(opening.publisher, opening.after, 0, proven=not opening.unproven)
+        return found
+
     def restore(self, publisher: int, highest: int, ranges: list[HoleRange]) -> None:
         """Add the recovered holes of a publisher without any. `settle` must follow."""
         if highest > self._highest.get(publisher, 0):
@@ -188,7 +256,7 @@ class KnownSequences:
             self.count += len(ranges)
             self._order.update(((hole.opened, publisher), None) for hole in ranges)
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Order the recovered holes of all publishers by age."""
         self._order = dict.fromkeys(sorted(self._order))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tickertape.batch import MessageBatch
+from tickertape.engine.runtime.holes import PublisherConnection
 from tickertape.engine.runtime.statistics import Statistics
 
 
@@ -35,6 +36,8 @@ class Session:
         self.subscriber = subscriber
         """The inputs of filter functions about the subscriber."""
         self.publisher = publisher
+        self.publishing = PublisherConnection()
+        """Claim of the publisher, and the last sequence stored from this connection."""
         self.derived = derived
         """Publisher id of messages without sequences."""
         self.frames = 0

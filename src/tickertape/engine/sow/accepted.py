@@ -27,7 +27,7 @@ from tickertape.engine.sow.accepted_row import NO_CANDIDATE, AcceptedRow
 from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
 from tickertape.engine.sow.state.labels import label_memory_of
 from tickertape.engine.sow.topic import StateTopic
-from tickertape.journal.journal import Journal
+from tickertape.journal.journal import AcceptedBatch, Journal
 
 
 class TopicKeys(NamedTuple):
@@ -213,15 +213,22 @@ class AcceptedRows:
         return len(self._kept)
 
     def appended(
-        self, batch: MessageBatch, topics: Sequence[TopicKeys], deletes: Sequence[TopicDelete] = ()
+        self,
+        batch: MessageBatch,
+        topics: Sequence[TopicKeys],
+        deletes: Sequence[TopicDelete] = (),
+        part: AcceptedBatch | None = None,
     ) -> None:
-        """Keep the keys of a batch that was just appended. The log may have skipped its first messages."""
+        """Keep the keys of a batch that was just appended. The log may have skipped its first messages.
+
+        `part`: the appended batch, if it is not the last one."""
         if self._stopped:
             return
-        last = self._journal.accepted[-1]
+        last = part or self._journal.accepted[-1]
         assert last.batch is not None
         assert last.stamp is not None
-        end, stamp, skipped = self._journal.commits.accepted_end, last.stamp, batch.count - last.batch.count
+        end, stamp = last.position + last.batch.count, last.stamp
+        skipped = batch.count - last.batch.count
         kept = KeptKeys(
             end - batch.count,
             end,

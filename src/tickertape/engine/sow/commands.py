@@ -28,7 +28,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import sow_deltas_per_frame_max, sow_searches_per_frame_max
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp
-from tickertape.batch.format import FLAG_DELTA, I8, U8, Bytes8
+from tickertape.batch.format import FLAG_DELTA, I8, U8, Bools, Bytes8
 from tickertape.engine.limits import (
     sow_delete_round_rows,
     sow_delete_rounds_max,
@@ -67,7 +67,7 @@ class _Request(NamedTuple):
 
 
 class StateCommands:
-    """Deltas and deletes of a batch. The log already has the first `known` messages.
+    """Deltas and deletes of a batch. Messages in `known` are duplicates.
 
     `topics` are the keys of the other messages for SOW topics."""
 
@@ -76,7 +76,7 @@ class StateCommands:
         states: StateRegistry,
         session: Session,
         batch: MessageBatch,
-        known: int,
+        known: Bools,
         topics: list[TopicKeys],
     ) -> None:
         self._states = states
@@ -109,7 +109,7 @@ class StateCommands:
         flags = self._batch.message_flags
         if flags is None:
             return set()
-        rows = (flags[self._known :] & FLAG_DELTA).nonzero()[0] + self._known
+        rows = ((flags & FLAG_DELTA != 0) & ~self._known).nonzero()[0]
         if len(rows) > sow_deltas_per_frame_max:
             raise BadBatch(
                 f"Invalid frame with {len(rows):,} deltas. Send at most {sow_deltas_per_frame_max:,}."
@@ -124,7 +124,7 @@ class StateCommands:
             rows = list(range(batch.count))
         else:
             rows = (batch.topic_index == batch.topics.index(SOW_TOPIC)).nonzero()[0].tolist()
-        new = [row for row in rows if row >= self._known]
+        new = [row for row in rows if not self._known[row]]
         if len(new) > sow_deletes_per_frame_max:
             raise BadBatch(
                 f"Invalid frame with {len(new):,} deletes of records. Send at most "
@@ -132,7 +132,7 @@ class StateCommands:
             )
         requests = []
         for row in rows:
-            if row >= self._known:
+            if not self._known[row]:
                 try:
                     request = self._request(row, decode_delete(bytes(batch.body(row))))
                     self._searches += request.search is not None
@@ -144,7 +144,7 @@ class StateCommands:
                     requests.append(request)
                 except TickertapeError as error:
                     self.bad[row] = error
-        return [row for row in rows if row < self._known], requests
+        return [row for row in rows if self._known[row]], requests
 
     def _request(self, row: int, delete: SowDelete) -> _Request:
         """Return a delete after its checks. Raises its refusal."""

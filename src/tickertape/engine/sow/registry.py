@@ -11,6 +11,7 @@ from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
+from tickertape.batch.format import Bools, Int64s
 from tickertape.engine.limits import sow_key_check_rows_max, state_lag_bytes_max, state_lag_bytes_resume
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.filter_context import FilterContext
@@ -31,7 +32,7 @@ from tickertape.engine.sow.recovery import StatePlan, load_files
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.topic import RowKeys, StateTopic
 from tickertape.journal.format.segment import CommitHeader
-from tickertape.journal.journal import Journal
+from tickertape.journal.journal import AcceptedBatch, Journal
 from tickertape.journal.reading.commit_search import find_commit
 from tickertape.journal.reading.log_reader import LogReader, message_at
 from tickertape.journal.reading.log_view import ReadRequest
@@ -46,6 +47,17 @@ class FrameKeys(NamedTuple):
     """Messages without a valid key, by index, and the reason."""
     deletes: Sequence[TopicDelete] = ()
     """Deletes of records, in the order of their rows."""
+
+    def of_rows(self, rows: Int64s) -> FrameKeys:
+        """Return the keys and deletes of the ascending messages `rows`, for a frame with these alone."""
+        topics = []
+        for topic, own, names in self.topics:
+            kept = np.isin(own, rows)
+            left = [name for name, stays in zip(names, kept.tolist(), strict=True) if stays]
+            topics.append(TopicKeys(topic, rows.searchsorted(own[kept]), left))
+        places = {row: place for place, row in enumerate(rows.tolist())}
+        deletes = [one._replace(row=places[one.row]) for one in self.deletes if one.row in places]
+        return FrameKeys(topics, {}, deletes)
 
 
 class StateAccess(NamedTuple):
@@ -177,11 +189,11 @@ class StateRegistry:
 
     # -- intake -----------------------------------------------------------------------------------------
 
-    def read_keys(self, batch: MessageBatch, known: int) -> Generator[None, Any, FrameKeys | None]:
+    def read_keys(self, batch: MessageBatch, known: Bools) -> Generator[None, Any, FrameKeys | None]:
         """Read the keys of a frame in pieces.
 
-        Of its first `known` messages, whose sequences the log has passed, only the invalid keys are
-        returned. None if no message belongs to a SOW topic."""
+        Of the messages in `known`, which are duplicates, only the invalid keys are returned. None if no
+        message belongs to a SOW topic."""
         states = [self.of(topic) for topic in batch.topics]
         masks = {
             state: [other is state for other in states]
@@ -193,13 +205,13 @@ class StateRegistry:
         low = 0
         while low < batch.count:
             high = min(low + sow_key_check_rows_max, batch.count)
-            if low < known:
-                high = min(high, known)
             for state, mask in masks.items():
                 rows = own_rows(batch, mask, low, high)
-                if len(rows) and low < known:
-                    bad.update(state.accepted_keys(batch, rows).bad)
-                elif len(rows):
+                old = known[rows]
+                if old.any():
+                    bad.update(state.accepted_keys(batch, rows[old]).bad)
+                    rows = rows[~old]
+                if len(rows):
                     found.setdefault(state, []).append(state.accepted_keys(batch, rows))
             low = high
             if low < batch.count:
@@ -212,11 +224,14 @@ class StateRegistry:
             return None
         return FrameKeys([_joined(state, parts) for state, parts in found.items()], bad)
 
-    def accepted(self, session: Session, keys: FrameKeys, batch: MessageBatch) -> None:
+    def accepted(
+        self, session: Session, keys: FrameKeys, batch: MessageBatch, part: AcceptedBatch | None = None
+    ) -> None:
         """Keep the keys of a batch that was just appended. The log may have skipped its first messages.
+        `part`: the appended batch, if it is not the last one.
 
         A publisher that is ahead of the fold is not read from."""
-        self.accepted_rows.appended(batch, keys.topics, keys.deletes)
+        self.accepted_rows.appended(batch, keys.topics, keys.deletes, part)
         if self.fold.lag_bytes > state_lag_bytes_max:
             self._throttle.pause(session.conn, "state")
 

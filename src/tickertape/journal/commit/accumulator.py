@@ -1,9 +1,10 @@
 """Commit accumulator: collects accepted batches for the next commit.
 
-Pure, part of the group commit.
+Pure, part of the group commit. A batch is assigned to its commit when it is accepted.
 
 Invariants:
 - Batches keep their order.
+- Nothing follows the last records of a commit in it.
 - The commits of a chain are contiguous and are never merged, so a chain is in the log completely or not at
   all.
 """
@@ -84,10 +85,60 @@ class CommitAccumulator:
         """Encoded bytes of all batches, including the next commit until it is written."""
         self.batches: deque[_WaitingBatch] = deque()
         """The batches, without the next commit. Callers must not change it."""
+        self._counts: deque[int] = deque()
+        """Number of batches of each commit."""
+        self.is_open = False
+        """The last commit may get more batches. Callers must not change it."""
+        self._total = self._messages = self._columns = self._index_bytes = 0
+        """Of the open commit: bytes, messages, columns, and bytes per message of a topic index."""
+        self._topics: tuple[str, ...] = ()
+        """Topics of the first batch of the open commit."""
 
     def append(self, batch: MessageBatch, stamp: Stamp) -> None:
+        """Add a batch to the open commit, or start another one if it does not fit."""
+        if self.is_open and self.fits(batch):
+            self._counts[-1] += 1
+            self._columns |= batch.columns
+            if batch.topics != self._topics:
+                self._index_bytes = _TOPIC_INDEX_BYTES
+            self._total += batch.nbytes
+            self._messages += batch.count
+        else:
+            self.is_open, self._topics, self._index_bytes = True, batch.topics, 0
+            self._total, self._messages, self._columns = batch.nbytes, batch.count, batch.columns
+            self._counts.append(1)
         self.batches.append(_WaitingBatch(batch, stamp))
         self.bytes += batch.nbytes
+
+    def fits(self, batch: MessageBatch, more_bytes: int = 0) -> bool:
+        """Return whether a batch fits the open commit, with `more_bytes` of last records."""
+        if not self.is_open:
+            return False
+        # A merged batch has a column if any part has it, so it may be larger than its parts.
+        columns, count = self._columns | batch.columns, self._messages + batch.count
+        extra = self._index_bytes if batch.topics == self._topics else _TOPIC_INDEX_BYTES
+        if columns:
+            extra += sum(n for bit, n in _COLUMN_BYTES.items() if columns & bit)
+        parts = self._counts[-1]
+        stamps = _ORDER_STAMP_BYTES * (parts + 1) if columns & ORDER_STAMPS else 0
+        return (
+            self._total + batch.nbytes + extra * count + stamps + more_bytes <= commit_bytes_max
+            and count <= commit_messages_max
+            and parts < commit_batches_max
+        )
+
+    @property
+    def only_open(self) -> bool:
+        """Whether the next commit may get more batches."""
+        return self.is_open and len(self._counts) == 1
+
+    def end(self, last: MessageBatch | None, stamp: Stamp | None) -> None:
+        """End the open commit, with `last` at any size."""
+        if last is not None and stamp is not None:
+            self._counts[-1] += 1
+            self.batches.append(_WaitingBatch(last, stamp))
+            self.bytes += last.nbytes
+        self.is_open = False
 
     def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]]) -> None:
         """Append batches that become commits of their own: contiguous, in one segment."""
@@ -97,7 +148,9 @@ class CommitAccumulator:
             flags = FLAG_CONTINUES if number < last else FLAG_ENDS
             room = sum(rooms) if number == 0 else rooms[number]
             self.batches.append(_WaitingBatch(batch, stamp, flags if last else 0, room))
+            self._counts.append(1)
             self.bytes += batch.nbytes
+        self.is_open = False
 
     def room(self) -> int:
         """Return the most space that all waiting batches take in a segment."""
@@ -112,38 +165,19 @@ class CommitAccumulator:
     def clear(self) -> None:
         """Drop all waiting batches."""
         self.batches.clear()
+        self._counts.clear()
+        self.is_open = False
         self.bytes = 0
 
     def gather(self) -> NextCommit:
-        """Merge as many waiting batches as a commit may hold. The first one is included at any size."""
-        batch, stamp, flags, room = self.batches[0]
-        if len(self.batches) == 1 or room:
-            self.batches.popleft()
+        """Merge the batches of the next commit. Its first one has any size."""
+        count = self._counts.popleft()
+        if not self._counts:
+            self.is_open = False
+        if count == 1:
+            batch, stamp, flags, room = self.batches.popleft()
             merged = merge((batch,), (stamp,))
             return NextCommit(merged, batch.nbytes, flags, room or commit_bytes_of(merged))
-        parts: list[_WaitingBatch] = []
-        total = messages = columns = 0
-        topics, index_bytes = batch.topics, 0
-        while self.batches:
-            waiting = self.batches[0]
-            batch = waiting.batch
-            # A merged batch has a column if any part has it, so it may be larger than its parts.
-            columns |= batch.columns
-            if batch.topics != topics:
-                index_bytes = _TOPIC_INDEX_BYTES
-            extra = index_bytes + (
-                sum(n for bit, n in _COLUMN_BYTES.items() if columns & bit) if columns else 0
-            )
-            count = messages + batch.count
-            stamps = _ORDER_STAMP_BYTES * (len(parts) + 1) if columns & ORDER_STAMPS else 0
-            if parts and (
-                waiting.room
-                or total + batch.nbytes + extra * count + stamps > commit_bytes_max
-                or count > commit_messages_max
-                or len(parts) >= commit_batches_max
-            ):
-                break
-            parts.append(self.batches.popleft())
-            total, messages = total + batch.nbytes, count
+        parts = [self.batches.popleft() for _ in range(count)]
         merged = merge([part.batch for part in parts], [part.stamp for part in parts])
-        return NextCommit(merged, total, 0, commit_bytes_of(merged))
+        return NextCommit(merged, sum([part.batch.nbytes for part in parts]), 0, commit_bytes_of(merged))

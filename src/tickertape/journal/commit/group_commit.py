@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.base.interfaces import Buffer, Now
@@ -76,6 +76,13 @@ class PersistedCommit(NamedTuple):
     """It is part of a chain. Its bodies may be in a memory-mapped file."""
 
 
+class CommitEnd(Protocol):
+    """Source of the last records of commits."""
+
+    def take_last(self) -> tuple[MessageBatch, Stamp] | None:
+        """Remove and return the records that end the open commit. They are accepted at the end of the log."""
+
+
 class CommitInFlight(NamedTuple):
     """The job in progress, and the state after its success."""
 
@@ -126,6 +133,7 @@ class GroupCommit:
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
         self._pending = CommitAccumulator()
+        self._last_records: CommitEnd | None = None
         self._next: NextCommit | None = None
         self._wanted = 0
         """Space that a chain will need, requested before the chain is accepted."""
@@ -146,16 +154,42 @@ class GroupCommit:
 
     # -- inputs ---------------------------------------------------------------------------------------
 
-    def append(self, batch: MessageBatch, stamp: Stamp, now: Now) -> int:
-        """Accept a batch of one run and return the position of its first message.
+    def end_with(self, last_records: CommitEnd) -> None:
+        """End each commit of batches with records of a source. Chains have none.
+
+        From now on the caller must call `make_room` before each batch, and `end_open` before each chain."""
+        self._last_records = last_records
+
+    def make_room(self, batch: MessageBatch, more_bytes: int) -> None:
+        """End the open commit if it has no room for a batch that is appended next, with `more_bytes` of last
+        records. So its last records do not depend on the batch."""
+        if self._pending.is_open and not self._pending.fits(batch, more_bytes):
+            self.end_open()
+
+    def end_open(self) -> None:
+        """End the open commit, if any, with its last records."""
+        if not self._pending.is_open:
+            return
+        last = None if self._last_records is None else self._last_records.take_last()
+        if last is None:
+            self._pending.end(None, None)
+        else:
+            self._pending.end(*last)
+            self.accepted_end += last[0].count
+
+    def append(self, batch: MessageBatch, stamp: Stamp, now: Now, *, more: bool = False) -> int:
+        """Accept a batch of one run and return the position of its first message. `more`: another batch
+        follows at once, in the same commit if it fits.
 
         The caller must check `can_accept` first. Raises the permanent failure."""
         if self.failure is not None:
             raise self.failure
+        assert self._last_records is None or not self._pending.is_open or self._pending.fits(batch)
         first = self.accepted_end
         self._pending.append(batch, stamp)
         self.accepted_end += batch.count
-        self._advance(now)
+        if not more:
+            self._advance(now)
         return first
 
     def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]], now: Now) -> int:
@@ -167,6 +201,7 @@ class GroupCommit:
         failure."""
         if self.failure is not None:
             raise self.failure
+        assert self._last_records is None or not self._pending.is_open
         first, self._wanted = self.accepted_end, 0
         self._pending.append_chain(parts)
         self.accepted_end += sum([batch.count for batch, _ in parts])
@@ -318,6 +353,8 @@ class GroupCommit:
         if self.failure is not None or self.closed:
             return
         if self._in_flight is None and self._next is None and self._pending.batches:
+            if self._last_records is not None and self._pending.only_open:
+                self.end_open()
             self._next = self._pending.gather()
         active, following = self.active, self._next
         fits = following is None or (active is not None and following.room <= active.room)

@@ -39,6 +39,6 @@ def test_frame_with_too_many_settlements_or_runs_is_rejected(
     peer = world.connect("worker")
     world.settle()
     session = world.broker.sessions[peer.conn]
-    Settlements(world.broker.queues, session, allowed, 0)
+    Settlements(world.broker.queues, session, allowed, np.zeros(allowed.count, np.bool_))
     with pytest.raises(BadBatch, match="Send at most"):
-        Settlements(world.broker.queues, session, refused, 0)
+        Settlements(world.broker.queues, session, refused, np.zeros(refused.count, np.bool_))

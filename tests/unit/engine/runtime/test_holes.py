@@ -46,16 +46,6 @@ def test_gap_below_a_batch_is_not_a_hole() -> None:
     assert known.split(P, batch(81, 95), from_link=True).duplicates == 15
 
 
-def test_publisher_with_a_proven_hole_repeats_its_messages() -> None:
-    known = KnownSequences({P: 80})
-    known.open(P, 90, 7, proven=False)
-    assert known.complete_through(P, 90) == 90
-    known.open(P, 95, 8)
-    assert known.complete_through(P, 120) == 90
-    known.fill(P, batch(91, 95))
-    assert known.complete_through(P, 120) == 120
-
-
 def test_hole_above_the_limit_of_a_publisher_closes_the_oldest() -> None:
     highest = {P: 0}
     known = KnownSequences(highest)
