@@ -46,8 +46,8 @@ SOW_CLIENT_MUTATIONS: Final = (
     Mutation(
         "a delete is resolved again when it is resent",
         "engine/commands/publish.py",
-        "        return self._writer.known(session.publisher, batch) if command.sequenced else 0\n",
-        "        return 0\n",
+        "            return self._writer.known(session.publisher, batch)\n",
+        "            pass\n",
         (_KILLS, _RECORDS),
         promise="R9",
         tier="faults",

@@ -25,7 +25,7 @@ SOW_FOLD_MUTATIONS: Final = (
     Mutation(
         "a lost refusal of a message without a key is not repeated",
         "engine/sow/registry.py",
-        "                    bad.update(state.accepted_keys(batch, rows).bad)\n",
+        "                    bad.update(state.accepted_keys(batch, rows[old]).bad)\n",
         "                    pass\n",
         (_REGISTRY,),
         promise="invariant 5",

@@ -148,8 +148,8 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "a resent delta is merged again",
         "engine/commands/publish.py",
-        "self._writer.known(session.publisher, batch) if command.sequenced else 0",
-        "0",
+        "            return self._writer.known(session.publisher, batch)\n",
+        "            pass\n",
         (_DELTAS,),
         promise="R9",
         tier="unit",

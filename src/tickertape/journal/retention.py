@@ -9,7 +9,7 @@ with a position that is still needed.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
+from tickertape.journal.format.replication_records import HoleRange, holes_of
 from tickertape.journal.format.retired_state import (
     NOTHING_HIGHEST,
     ControlRecord,
@@ -128,6 +129,8 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
     except JournalCorrupt:  # readers get this error, but it does not block retention
         first_unknown = True
     kept = yield from with_records(before.records if before is not None else (), records)
+    raised, holes = yield from _holes_in(kept, before.holes if before is not None else {})
+    highest = highest.with_later(*raised)
     header = following.header
     return RetiredFacts(
         RetiredState(
@@ -144,7 +147,7 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
             records=kept,
             manifests=before.manifests if before is not None else {},
             links=before.links if before is not None else (),
-            holes=before.holes if before is not None else {},
+            holes=holes,
         ),
         first,
         first_unknown,
@@ -221,6 +224,42 @@ def _records(part: LogPart, stop: int) -> list[ControlRecord]:
         if at < stop:
             found.append(record_of(bytes(part.batch.body(index))))
     return found
+
+
+def _holes_in(
+    records: Sequence[ControlRecord], before: Mapping[int, bytes]
+) -> Generator[None, Buffer, tuple[tuple[Numbers, Numbers], dict[int, bytes]]]:
+    """Return the highest sequences of publishers with records of holes, and the open holes of all.
+
+    A record may raise the highest sequence above all messages in the log. `before` has holes of earlier
+    removals, which publishers without a record keep. Yields None to let other work run."""
+    highest: dict[int, int] = {}
+    holes = dict(before)
+    examined = 0
+    for body in records:
+        if isinstance(body, bytes) and b"holes" in body:
+            record = holes_of(body)
+            if record is not None:
+                highest[record.publisher] = record.highest
+                holes.pop(record.publisher, None)
+                if record.ranges:
+                    holes[record.publisher] = _pairs(record.ranges)
+        examined += len(body)
+        if examined > read_bytes_target:
+            examined = 0
+            yield None
+    ids = sorted(highest)
+    columns = np.array(ids, np.uint64), np.array([highest[publisher] for publisher in ids], np.uint64)
+    return columns, holes
+
+
+def _pairs(ranges: Sequence[HoleRange]) -> bytes:
+    """Return the first and last sequences of holes. Adjacent ones become one."""
+    firsts = np.array([hole.first for hole in ranges], "<u8")
+    lasts = np.array([hole.last for hole in ranges], "<u8")
+    apart = firsts[1:] - lasts[:-1] > 1
+    begins, ends = np.append(True, apart), np.append(apart, True)
+    return np.column_stack((firsts[begins], lasts[ends])).tobytes()
 
 
 def _read_highest(

@@ -172,6 +172,15 @@ def encode_record(record: ReplicationRecord) -> bytes:
     return msgspec.msgpack.encode(record)
 
 
+def holes_of(body: bytes) -> HolesRecord | None:
+    """Return a record of holes. None for other records, and for unreadable ones."""
+    try:
+        record = decode_record(body)
+    except JournalCorrupt:
+        return None
+    return record if isinstance(record, HolesRecord) else None
+
+
 def decode_record(body: bytes) -> ReplicationRecord:
     """Decode the body of a record. Raises `JournalCorrupt`, without the position."""
     try:
