@@ -46,7 +46,7 @@ SOW_CLIENT_MUTATIONS: Final = (
     Mutation(
         "a delete is resolved again when it is resent",
         "engine/commands/publish.py",
-        "            return self._writer.known(session.publisher, batch)\n",
+        "            return self._writer.known(session.publisher, batch, session.publishing)\n",
         "            pass\n",
         (_KILLS, _RECORDS),
         promise="R9",

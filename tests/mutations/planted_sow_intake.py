@@ -148,7 +148,7 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "a resent delta is merged again",
         "engine/commands/publish.py",
-        "            return self._writer.known(session.publisher, batch)\n",
+        "            return self._writer.known(session.publisher, batch, session.publishing)\n",
         "            pass\n",
         (_DELTAS,),
         promise="R9",

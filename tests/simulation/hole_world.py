@@ -85,6 +85,8 @@ class HoleWorld:
         self._clock.set(self._now())
         self.writer = LogWriter(self.journal, registry, self._clock, replicating=True)
         self.connections = {publisher: PublisherConnection() for publisher in PUBLISHERS}
+        self._received = dict.fromkeys(PUBLISHERS, 0)
+        """Highest sequence that each publisher has sent on its connection."""
         assert registry.damage == []
         end = self.journal.commits.accepted_end
         self.counts["rows lost"] += sum(row.position >= end for row in self.rows)
@@ -111,9 +113,10 @@ class HoleWorld:
 
     # -- inputs -----------------------------------------------------------------------------------------
 
-    def connect(self) -> None:
+    def connect(self, publisher: int = 0) -> None:
         """A publisher logs on, with a claim or without one."""
-        publisher = self.rng.choice(PUBLISHERS)
+        publisher = publisher or self.rng.choice(PUBLISHERS)
+        self._received[publisher] = 0
         highest = self.next[publisher] - 1
         claim = self.rng.choice((None, 0, highest, self.rng.randint(0, highest)))
         self.connections[publisher] = PublisherConnection(claim, self.rng.randrange(9))
@@ -124,7 +127,11 @@ class HoleWorld:
         self._clock.set(self._now())
         connection = self.connections[publisher]
         sequences = self._sequences(publisher, len_max=60 if self.rng.random() < 0.1 else 12)
+        if sequences[0] <= self._received[publisher] and self.rng.random() < 0.8:
+            self.connect(publisher)
+            connection = self.connections[publisher]
         before = self._expected_rows(publisher, sequences, connection)
+        self._received[publisher] = max(self._received[publisher], sequences[-1])
         self._append(publisher, sequences, before, connection)
 
     def link(self) -> None:
@@ -175,7 +182,11 @@ class HoleWorld:
 
         They are in groups, between which `after` records precede the rest."""
         highest, last, claim = self.oracle.highest.get(publisher, 0), connection.last, connection.claim
-        late = [s for s in sequences if s <= highest and self.oracle.admits(publisher, s, from_link=False)]
+        late = [
+            s
+            for s in sequences
+            if self._received[publisher] < s <= highest and self.oracle.admits(publisher, s, from_link=False)
+        ]
         above = [s for s in sequences if s > highest]
         if late:
             last = late[-1]
@@ -198,7 +209,8 @@ class HoleWorld:
         batch = _batch(publisher, sequences, self.rng)
         expected = [s for group in groups for s in group]
         dropped = self.writer.duplicates
-        known = self.writer.known(publisher, batch)
+        asked = connection or PublisherConnection()
+        known = self.writer.known(publisher, batch, asked)
         if connection is None:
             self.writer.append_linked(publisher, "any", batch)
         else:

@@ -562,7 +562,8 @@ class Broker:
                 **self.compiler.limits._asdict(),
             )
 
-        if highest == journal.persisted_highest.get(publisher, 0):
+        persisted = journal.persisted_highest.get(publisher, 0)  # below `highest` if holes end there
+        if highest == persisted or self._commits.accepted_end == self._commits.persisted_end:
             self._outbox.send(conn, logged_on())
         else:  # after messages of an earlier connection are persisted: a new store must start above them
             self._acks.add_answer(session, logged_on)

@@ -223,7 +223,7 @@ class PublishHandler:
     def _known(self, session: Session, command: Publish, batch: MessageBatch) -> Bools:
         """Return which messages of a frame are duplicates."""
         if command.sequenced:
-            return self._writer.known(session.publisher, batch)
+            return self._writer.known(session.publisher, batch, session.publishing)
         return np.zeros(batch.count, np.bool_)
 
     def _publish_deltas(self, session: Session, command: Publish, batch: MessageBatch) -> None:

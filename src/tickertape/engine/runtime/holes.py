@@ -59,10 +59,16 @@ class PublisherConnection:
         self.session = session
         self.last: int | None = None
         """Last sequence that was stored from the connection."""
+        self.received = 0
+        """Highest sequence that arrived on the connection. Lower ones that follow are duplicates."""
 
     def stored(self, last: int) -> None:
         """Note the last sequence that was stored from the connection."""
         self.last = last
+
+    def take(self, last: int) -> None:
+        """Note the last sequence of a batch that arrived."""
+        self.received = max(self.received, last)
 
     def opens(self, highest: int, first: int) -> list[tuple[int, bool]]:
         """Return the ends of the holes to open before the message `first`, and whether they are proven.
@@ -179,13 +185,14 @@ class KnownSequences:
         """Return the highest sequence of a publisher, 0 for none."""
         return self._highest.get(publisher, 0)
 
-    def admitted(self, publisher: int, sequences: UInt64s) -> Bools:
-        """Return which of the rising sequences of a client are stored, not dropped as duplicates."""
+    def admitted(self, publisher: int, sequences: UInt64s, received: int) -> Bools:
+        """Return which of the rising sequences of a client are stored, not dropped as duplicates. Its
+        connection has sent the sequence `received` before."""
         late, above, _ = self.split(publisher, sequences, from_link=False)
         wanted = np.zeros(len(sequences), np.bool_)
         wanted[late] = True
         wanted[above:] = True
-        return wanted
+        return wanted & (sequences > np.uint64(received))
 
     def split(self, publisher: int, sequences: UInt64s, *, from_link: bool) -> SequenceSplit:
         """Split rising sequences of a publisher into those to append and duplicates."""

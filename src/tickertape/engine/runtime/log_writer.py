@@ -191,10 +191,10 @@ class LogWriter:
         journal.append_chain(chain, now)
         return sequence - 1
 
-    def known(self, publisher: int, batch: MessageBatch) -> Bools:
+    def known(self, publisher: int, batch: MessageBatch, connection: PublisherConnection) -> Bools:
         """Return which messages of a sequenced batch of a client are duplicates."""
         if self._known is not None:
-            return ~self._known.admitted(publisher, batch.sequences)
+            return ~self._known.admitted(publisher, batch.sequences, connection.received)
         return batch.sequences <= np.uint64(self._journal.highest.get(publisher, 0))
 
     def reserve(self, nbytes: int) -> None:
@@ -244,19 +244,21 @@ class LogWriter:
         sequences, linked = batch.sequences, connection is None
         self.parts = []
         split = known.split(publisher, sequences, from_link=linked)
-        start, duplicates = split.above, split.duplicates
-        if len(split.late):
-            self._append_late(known, publisher, batch, split.late, more=start < batch.count)
+        start, late = split.above, split.late
+        if connection is not None:
+            late = late[sequences[late] > np.uint64(connection.received)]
+            connection.take(int(sequences[-1]))
+        self.duplicates += start - len(late)
+        if len(late):
+            self._append_late(known, publisher, batch, late, more=start < batch.count)
             if connection is not None:
-                connection.stored(int(sequences[split.late[-1]]))
+                connection.stored(int(sequences[late[-1]]))
         if start < batch.count and connection is not None:
-            highest = known.highest(publisher)
-            if highest != connection.last:
-                for last, proven in connection.opens(highest, int(sequences[start])):
-                    record = after(
-                        self._journal.journal_id, publisher, connection.session, last, proven=proven
-                    )
-                    self._append_opening(known, record, more=True)
+            openings = connection.opens(known.highest(publisher), int(sequences[start]))
+            for end, proven in openings:
+                record = after(self._journal.journal_id, publisher, connection.session, end, proven=proven)
+                self._append_opening(known, record, more=True)
+            if openings:
                 split = known.split(publisher, sequences[start:], from_link=False)
                 if len(split.late):  # below the claim
                     more = start + split.above < batch.count
@@ -267,7 +269,6 @@ class LogWriter:
             part = _rest(batch, start)
             self.commits.make_room(part, self._last_bytes(part))
             self._append_part(publisher, part, np.arange(start, batch.count))
-        self.duplicates += duplicates
 
     def _append_late(
         self, known: KnownSequences, publisher: int, batch: MessageBatch, rows: Int64s, *, more: bool

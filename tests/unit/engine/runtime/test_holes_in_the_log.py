@@ -1,0 +1,224 @@
+"""Log writer with replication: named cases of claims, late runs, and records of holes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
+from tests.simulation.journal_world import read_log
+from tickertape.base.errors import JournalCorrupt
+from tickertape.batch import RUN_LATE, BatchBuilder, MessageBatch, Stamp, merge
+from tickertape.engine.broker import Broker
+from tickertape.engine.runtime.holes import PublisherConnection
+from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
+from tickertape.journal.format.replication_records import (
+    AfterRecord,
+    HoleRange,
+    HolesRecord,
+    decode_record,
+)
+from tickertape.wire.commands import Publish
+
+Row = tuple[str, object]
+
+
+class ReplicatingWorld(EngineWorld):
+    """One engine with the filter of duplicates, unless `replicating` is false."""
+
+    replicating = True
+
+    def make_broker(self, *arguments: Any, **more: Any) -> Broker:
+        return super().make_broker(*arguments, replicating=self.replicating, **more)
+
+    def rows(self) -> list[Row]:
+        """Return the messages, and the control records of replication, in log order."""
+        found: list[Row] = []
+        for _, batch in read_log(self.broker.journal, self.disk):
+            late = {run for run in range(batch.run_count) if batch.run(run).flags & RUN_LATE}
+            at = [run for run in range(batch.run_count) for _ in range(batch.run(run).message_count)]
+            for index in range(batch.count):
+                if batch.topic(index) != CONTROL_TOPIC:
+                    found.append(("late" if at[index] in late else "new", batch.sequence(index)))
+                elif b"latest_of" in bytes(batch.body(index)):
+                    record = decode_record(bytes(batch.body(index)))
+                    if isinstance(record, AfterRecord):
+                        found.append(("unproven" if record.unproven else "after", record.after))
+                    elif isinstance(record, HolesRecord):
+                        found.append(("holes", [hole[:2] for hole in record.ranges]))
+        return found
+
+
+def send(world: EngineWorld, peer: Peer, sequences: list[int], *, settle: bool = True) -> None:
+    """Publish messages with these sequences in one frame."""
+    assert peer.logged_on is not None
+    builder = BatchBuilder()
+    for sequence in sequences:
+        builder.add("t", b"x" * sequence, sequence=sequence)
+    batch = builder.build(peer.logged_on.publisher)
+    stamped = MessageBatch.parse(
+        merge((batch,), (Stamp(peer.logged_on.publisher, sequences[0], 0),)).encode()
+    )
+    world.frames = getattr(world, "frames", {})  # type: ignore[attr-defined]
+    world.frames[peer] = world.frames.get(peer, 0) + 1  # type: ignore[attr-defined]
+    peer.send(Publish(frame=world.frames[peer], sequenced=True), stamped)  # type: ignore[attr-defined]
+    if settle:
+        world.settle()
+
+
+def logged_on(world: EngineWorld, claim: int | None, name: str = "pub") -> Peer:
+    """Return a publisher whose connection has a claim."""
+    world.acknowledged = lambda _: None  # type: ignore[assignment,method-assign]  # it counts one by one
+    peer = world.connect(name)
+    world.settle()
+    session = world.broker.sessions[peer.conn]
+    session.publishing = PublisherConnection(claim, 3)
+    return peer
+
+
+def test_messages_of_another_instance_are_stored_late_behind_a_claim() -> None:
+    world = ReplicatingWorld(1)
+    send(world, logged_on(world, None), [1, 2, 3])
+    peer = logged_on(world, 6)
+    send(world, peer, [2, 3, 5, 6, 7])
+    send(world, peer, [4, 8])  # 4 follows 7 on its connection
+    send(world, logged_on(world, 6), [4])
+    assert world.rows() == [
+        *(("new", s) for s in (1, 2, 3)),
+        ("after", 6),
+        ("late", 5),
+        ("late", 6),
+        ("new", 7),
+        ("holes", [(4, 4)]),
+        ("new", 8),
+        ("late", 4),
+        ("holes", []),
+    ]
+    assert world.broker.duplicates == 3
+
+
+def test_late_message_at_the_highest_sequence_does_not_replace_the_claim() -> None:
+    world = ReplicatingWorld(1)
+    send(world, logged_on(world, None), [1])
+    send(world, logged_on(world, 4), [3])
+    peer = logged_on(world, 6)
+    send(world, peer, [4, 5, 7])
+    assert world.rows() == [
+        ("new", 1),
+        ("after", 4),
+        ("late", 3),
+        ("holes", [(2, 2), (4, 4)]),
+        ("late", 4),
+        ("after", 6),
+        ("late", 5),
+        ("new", 7),
+        ("holes", [(2, 2), (6, 6)]),
+    ]
+
+
+def test_client_without_a_claim_opens_an_unproven_hole_that_admits_no_client() -> None:
+    world = ReplicatingWorld(1)
+    peer = logged_on(world, None)
+    send(world, peer, [5])
+    send(world, logged_on(world, None), [3, 4, 5])
+    assert world.rows() == [("unproven", 4), ("new", 5), ("holes", [(1, 4)])]
+    assert world.broker.duplicates == 3
+
+
+def test_message_behind_those_of_a_link_follows_an_after_record() -> None:
+    world = ReplicatingWorld(1)
+    peer = logged_on(world, 0)
+    assert peer.logged_on is not None
+    send(world, peer, [1])
+    builder = BatchBuilder()
+    builder.add("t", b"link", sequence=2)
+    world.broker._writer.append_linked(
+        peer.logged_on.publisher, "pub", builder.build(peer.logged_on.publisher)
+    )
+    send(world, peer, [3, 4])
+    send(world, peer, [5])
+    assert world.rows() == [("new", 1), ("new", 2), ("after", 2), ("new", 3), ("new", 4), ("new", 5)]
+
+
+def test_records_and_messages_are_in_one_commit() -> None:
+    world = ReplicatingWorld(1)
+    send(world, logged_on(world, None), [1])
+    send(world, logged_on(world, 6), [5, 7])
+    assert world.rows()[1:] == [("after", 6), ("late", 5), ("new", 7), ("holes", [(2, 4), (6, 6)])]
+    (_, last) = read_log(world.broker.journal, world.disk)[-1]
+    assert last.count == 4
+
+
+def test_log_without_replication_has_no_records_and_no_late_runs() -> None:
+    world = ReplicatingWorld(1)
+    world.replicating = False
+    world.disk = world.disk.kill_clone()
+    world.open()
+    send(world, logged_on(world, None), [5])
+    send(world, logged_on(world, 9), [4, 5, 12])
+    assert world.rows() == [("new", 5), ("new", 12)]
+
+
+@pytest.mark.parametrize("replicating", [True, False])
+def test_holes_of_the_log_apply_after_a_restart_with_and_without_replication(replicating: bool) -> None:
+    world = ReplicatingWorld(1)
+    send(world, logged_on(world, None), [1])
+    send(world, logged_on(world, 6), [5])
+    world.replicating = replicating
+    world.disk = world.disk.crash_clone(world.rng)
+    world.open()
+    known = world.broker._writer._known
+    assert known is not None
+    peer = logged_on(world, 6)
+    assert peer.logged_on is not None
+    assert [hole[:2] for hole in known.holes(peer.logged_on.publisher)] == [(2, 4), (6, 6)]
+    assert peer.logged_on.last_persisted == 6, "a new publish store starts above the holes"
+    send(world, peer, [3, 5])
+    assert world.rows()[-2:] == [("late", 3), ("holes", [(2, 2), (4, 4), (6, 6)])]
+
+
+def test_commit_on_a_full_disk_has_space_for_its_records() -> None:
+    """Without it the late run would wait for a new segment, and block all publishers."""
+    stored = refused = 0
+    for size in range(400, 8_000, 200):
+        world = ReplicatingWorld(1, segment_bytes=32_768)
+        send(world, logged_on(world, None), [1])
+        peer = logged_on(world, 400)
+        send(world, peer, [3])
+        world.disk.space_bytes = world.disk._used
+        first = logged_on(world, None, "filler")
+        for _ in range(40):
+            first.publish("u", [b"y" * size])
+            world.settle()
+        commits = world.broker.journal.commits
+        if commits.full and commits.persisted_end == commits.accepted_end:
+            send(world, peer, list(range(5, 30, 2)))
+            stored += not peer.closed
+            refused += peer.closed
+            assert commits.persisted_end == commits.accepted_end
+    assert stored
+    assert refused
+
+
+def test_unreadable_record_of_holes_is_reported() -> None:
+    world = ReplicatingWorld(1)
+    send(world, logged_on(world, None), [1])
+    registry_damage: list[JournalCorrupt] = []
+    known = world.broker._writer._known
+    assert known is not None
+    known.recover({"holes 7": b"\x81\xa4type\xa5holes", "after 7 x": b"\xc1"}, registry_damage)
+    assert [str(one)[:24] for one in registry_damage] == [
+        "Cannot restore 'holes 7'",
+        "Cannot restore 'after 7 ",
+    ]
+
+
+def test_after_record_without_a_record_of_holes_opens_its_hole() -> None:
+    world = ReplicatingWorld(1)
+    known = world.broker._writer._known
+    assert known is not None
+    after_record = b"\x84\xa4type\xa5after\xa9publisher\x07\xa7session\x00\xa5after\x09"
+    assert known.recover({"after 7 x": after_record}, [])
+    assert known.holes(7) == [HoleRange(1, 9, 0, True)]
