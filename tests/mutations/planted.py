@@ -15,6 +15,7 @@ from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
+from tests.mutations.planted_holes import HOLE_MUTATIONS
 from tests.mutations.planted_labels import LABEL_MUTATIONS
 from tests.mutations.planted_links import LINK_MUTATIONS
 from tests.mutations.planted_queries import QUERY_MUTATIONS
@@ -405,6 +406,7 @@ MUTATIONS: Final = (
     *DELIVERY_MUTATIONS,
     *DISK_MUTATIONS,
     *FILTER_MUTATIONS,
+    *HOLE_MUTATIONS,
     *BOUND_MUTATIONS,
     *COLUMN_MUTATIONS,
     *SOW_WIRE_MUTATIONS,

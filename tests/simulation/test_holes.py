@@ -45,4 +45,4 @@ def test_holes_equal_sets_of_integers_through_removals_and_power_losses(
         "begun runs",
         "commits of several batches with records",
     ):
-        assert counts[name] > 5, (name, counts)
+        assert counts[name], (name, counts)

@@ -1,0 +1,100 @@
+"""Planted defects of holes: the filter of duplicates, late runs, and records of holes.
+
+Must never hold one that the sets of integers of the simulation permit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_HOLES = "engine/runtime/holes.py"
+_WRITER = "engine/runtime/log_writer.py"
+_SIMULATION = "simulation/test_holes.py"
+_LOG = "unit/engine/runtime/test_holes_in_the_log.py"
+
+
+def _of_filter(name: str, module: str, old: str, new: str, *, tier: str = "simulation") -> Mutation:
+    """Return a defect that the simulation of holes must detect."""
+    tests = (_LOG,) if tier == "unit" else (_SIMULATION,)
+    return Mutation(name, module, old, new, tests, promise="invariant 11", tier=tier)
+
+
+HOLE_MUTATIONS: Final = (
+    _of_filter(
+        "the last fill of a hole has no record of holes",
+        _WRITER,
+        "            for publisher in known.take_changed()\n",
+        "            for publisher in [one for one in known.take_changed() if one in known] or [0]\n",
+    ),
+    _of_filter(
+        "a fill does not cut its hole",
+        _HOLES,
+        "        self._replace(publisher, own, own.without(sequences))\n",
+        "        self._replace(publisher, own, own)\n",
+        tier="unit",
+    ),
+    _of_filter(
+        "a fill is not flagged as late",
+        _WRITER,
+        "        part = as_late(select(batch, rows))\n",
+        "        part = MessageBatch.parse(select(batch, rows).encode())\n",
+        tier="unit",
+    ),
+    _of_filter(
+        "the claim of a connection is ignored",
+        _HOLES,
+        "        if self.claim is not None and self.claim > highest:\n",
+        "        if self.claim is not None and self.claim < 0:\n",
+        tier="unit",
+    ),
+    _of_filter(
+        "an unproven hole admits a client",
+        _HOLES,
+        "        return inside if from_link else inside & self.proven[at]\n",
+        "        return inside\n",
+        tier="unit",
+    ),
+    _of_filter(
+        "a client that continues behind a link writes no record",
+        _HOLES,
+        "        elif highest and self.last != highest:\n",
+        "        elif highest and self.last is None:\n",
+        tier="unit",
+    ),
+    _of_filter(
+        "holes of a batch are recorded in the commit before it",
+        _WRITER,
+        "        self.commits.make_room(part, self._last_bytes(part))\n"
+        "        known.fill(publisher, batch.sequences[rows])\n",
+        "        known.fill(publisher, batch.sequences[rows])\n"
+        "        self.commits.make_room(part, self._last_bytes(part))\n",
+    ),
+    _of_filter(
+        "a commit ends without its records of holes",
+        "journal/commit/group_commit.py",
+        "            if self._last_records is not None and self._pending.only_open:\n",
+        "            if self._last_records is not None and self._pending.only_open and self.closing:\n",
+        tier="unit",
+    ),
+    _of_filter(
+        "messages in open holes of removed segments count as expired",
+        "journal/retention.py",
+        "                    holes[record.publisher] = _pairs(record.ranges)\n",
+        "                    holes.pop(record.publisher, None)\n",
+    ),
+    _of_filter(
+        "removed late messages are unknown, not expired",
+        "journal/retention.py",
+        "    highest = highest.with_later(*raised)\n",
+        "    highest = highest.with_later(*[column[:0] for column in raised])\n",
+    ),
+    _of_filter(
+        "a full disk accepts late messages without space for the record of holes",
+        _WRITER,
+        "            encoded_size(batch) + binding_bytes_max + self._last_bytes(batch)\n",
+        "            encoded_size(batch) + binding_bytes_max\n",
+        tier="unit",
+    ),
+)
