@@ -34,7 +34,8 @@ from tickertape.journal.format.replication_records import (
 )
 from tickertape.journal.format.retired_state import is_expired
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.log_reader import find_bookmark
+from tickertape.journal.offline.verify import verify
+from tickertape.journal.reading.log_reader import find_bookmark, positions_of_run
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.retention import gather, removable
 from tickertape.testing.disk import StrictDisk
@@ -307,6 +308,8 @@ class HoleWorld:
         while not self.journal.commits.closed:
             self.run_job()
         self.disk.close_all()
+        report = verify(self.disk)
+        assert report.whole, report.damage
         self.counts["clean stops"] += 1
         self.open()
 
@@ -401,6 +404,14 @@ class HoleWorld:
                     assert batch.sequence(index) > number
                     number = batch.sequence(index)
         assert found == positions
+        for publisher, first in self.rng.sample(sorted(positions), min(9, len(found))):
+            count = self.rng.choice((1, 3, 20, 200))
+            wanted = [
+                p for key, p in positions.items() if key[0] == publisher and 0 <= key[1] - first < count
+            ]
+            end = self.journal.commits.persisted_end
+            run = drive(self.disk, positions_of_run(view, publisher, first, count, end))
+            assert run.tolist() == sorted(wanted)
         for (publisher, sequence), position in self.rng.sample(sorted(positions.items()), min(9, len(found))):
             assert drive(self.disk, find_bookmark(view, publisher, sequence)) == position
 

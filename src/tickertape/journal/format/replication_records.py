@@ -181,6 +181,18 @@ def holes_of(body: bytes) -> HolesRecord | None:
     return record if isinstance(record, HolesRecord) else None
 
 
+def opened_by(body: bytes) -> tuple[int, int] | None:
+    """Return the publisher and the end of the hole that an `after` record may open. None for other records,
+    and for unreadable ones."""
+    if b"after" not in body:
+        return None
+    try:
+        record = decode_record(body)
+    except JournalCorrupt:
+        return None
+    return (record.publisher, record.after) if isinstance(record, AfterRecord) else None
+
+
 def decode_record(body: bytes) -> ReplicationRecord:
     """Decode the body of a record. Raises `JournalCorrupt`, without the position."""
     try:

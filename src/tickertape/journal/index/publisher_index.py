@@ -130,22 +130,29 @@ class PublisherIndex:
         keys = _STORED_KEY_BYTES * (len(self._ids) + len(self._recent))
         return _ROW_BYTES * rows + keys + _LATE_ROW_BYTES * self._late_count
 
-    def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[ByteRange]:
-        """Yield the ranges of a file of `end` bytes that may hold this message, in order."""
+    def stretches(self, publisher: int, low: int, high: int, end: int) -> Iterator[ByteRange]:
+        """Yield the ranges of a file of `end` bytes that may hold a message from `low` to `high`, in
+        order."""
         if self._given_up:
             yield ByteRange(0, end)
             return
         rows = self._rows_of(publisher)
         # Sequences of a publisher ascend, and so do the lowest and the highest sequences of its rows.
-        wanted = np.uint64(sequence)
-        first = int(rows[:, 2].searchsorted(wanted))
-        stop = int(rows[:, 1].searchsorted(wanted, side="right"))
+        first = int(rows[:, 2].searchsorted(np.uint64(low)))
+        stop = int(rows[:, 1].searchsorted(np.uint64(high), side="right"))
         zones = rows[first:stop, 0].tolist()
         late = self._late.get(publisher)
         if late is not None:
-            zones = sorted({*zones, *(zone for zone, (low, high) in late.items() if low <= sequence <= high)})
+            zones = sorted(
+                {*zones, *(zone for zone, span in late.items() if span[0] <= high and low <= span[1])}
+            )
         for zone in zones:
             yield ByteRange(zone * self._zone_bytes, (zone + 1) * self._zone_bytes)
+
+    def may_have_late(self, publisher: int, low: int, high: int) -> bool:
+        """Return whether late runs may have a message from `low` to `high`."""
+        late = self._late.get(publisher, {}).values()
+        return self._given_up or any(span[0] <= high and low <= span[1] for span in late)
 
     def highest(self) -> dict[int, int] | None:
         """Return the highest sequence of each publisher. None if the index is disabled and the log must be

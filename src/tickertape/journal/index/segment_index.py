@@ -229,12 +229,20 @@ class SegmentIndex:
         return max(bisect_left(self.times, after) - 1, 0)
 
     def places_of_publisher(self, publisher: int, sequence: int) -> list[BlockAddress]:
-        """Return the places that may hold this message, in order.
+        """Return the places that may hold this message, in order (see `places_between`)."""
+        return self.places_between(publisher, sequence, sequence)
+
+    def may_have_late(self, publisher: int, low: int, high: int) -> bool:
+        """Return whether late runs may have a message of a publisher from `low` to `high`."""
+        return self._publishers.may_have_late(publisher, low, high)
+
+    def places_between(self, publisher: int, low: int, high: int) -> list[BlockAddress]:
+        """Return the places that may hold a message of a publisher from `low` to `high`, in order.
 
         Neighbouring blocks are combined, up to about `read_bytes_target` per place."""
         places = []
         stop = 0
-        for begin, end in self._publishers.stretches(publisher, sequence, self._block_end):
+        for begin, end in self._publishers.stretches(publisher, low, high, self._block_end):
             block = self.block_of_offset(begin) if self._merged else bisect_left(self.offsets, begin)
             block, stop = max(block, stop), bisect_left(self.offsets, end)
             while block < stop:

@@ -16,7 +16,9 @@ from tickertape.base.interfaces import Disk
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import FLAG_DELTA
 from tickertape.journal.format.files import open_file
+from tickertape.journal.format.replication_records import opened_by
 from tickertape.journal.format.segment import (
+    CONTROL_TOPIC,
     FLAG_CONTINUES,
     CommitHeader,
     CommitKind,
@@ -52,10 +54,16 @@ def opened(disk: Disk, path: str) -> Iterator[OpenFile]:
 
 class SegmentChecker:
     """Checks one segment with a valid header. `highest`: last sequence of each publisher in earlier
-    segments."""
+    segments. `raised`: ends of holes that control records of earlier segments opened. None: unknown."""
 
     def __init__(
-        self, disk: Disk, file: SegmentSurvey, highest: Mapping[int, int], *, begun_after: bool
+        self,
+        disk: Disk,
+        file: SegmentSurvey,
+        highest: Mapping[int, int],
+        raised: Mapping[int, int] | None,
+        *,
+        begun_after: bool,
     ) -> None:
         assert file.header is not None
         self.header: SegmentHeader = file.header
@@ -79,6 +87,8 @@ class SegmentChecker:
         self._disk = disk
         self._chain = file.chain
         self._before = highest
+        self.raised = None if raised is None else dict(raised)
+        """Ends of holes that control records up to the end of this segment opened. None: unknown."""
         self._begun_after = begun_after
         self._position: int | None = self.header.first_position
         self._at = 0
@@ -92,7 +102,7 @@ class SegmentChecker:
         highest = None if index is None else index.highest_sequences()
         if file.seal is None or highest is None:
             return False
-        self.seal, self.highest = file.seal, highest
+        self.seal, self.highest, self.raised = file.seal, highest, None
         summary = self.summary
         summary.state, summary.used = "sealed", file.seal.end
         summary.end_position, summary.last = file.seal.first_position, file.seal.timestamp
@@ -205,6 +215,7 @@ class SegmentChecker:
             self._damaged(
                 header.offset, f"{_name(header)} holds {batch.count} messages, not {header.messages}"
             )
+        self._take_holes(batch)
         for publisher, low, high in publisher_spans(batch):
             known = self.highest.get(publisher, self._before.get(publisher, 0))
             if low <= known:
@@ -214,9 +225,18 @@ class SegmentChecker:
             self.highest[publisher] = max(high, known)
         for publisher, low, high in late_spans(batch):
             known = self.highest.get(publisher, self._before.get(publisher, 0))
-            if high > known:
+            if self.raised is not None and high > max(known, self.raised.get(publisher, 0)):
                 what = f"publisher {publisher} has late sequences {low} to {high} above {known}"
                 self._damaged(body, f"{_name(header)}: {what}")
+
+    def _take_holes(self, batch: MessageBatch) -> None:
+        """Note the ends of holes that control records of a batch open."""
+        if self.raised is None or batch.kinds is None or CONTROL_TOPIC not in batch.topics:
+            return
+        for index in batch.kinds.nonzero()[0].tolist():
+            if batch.topic(index) == CONTROL_TOPIC and (opened := opened_by(bytes(batch.body(index)))):
+                publisher, end = opened
+                self.raised[publisher] = max(end, self.raised.get(publisher, 0))
 
     def _take_seal(self, commit: ScannedCommit) -> None:
         self.seal, self.summary.state = commit.header, "sealed"

@@ -95,6 +95,8 @@ class _Verifier:
         self._progress = progress
         self._report = VerifyReport()
         self._highest: dict[int, int] = {}
+        self._raised: dict[int, int] | None = {}
+        """Ends of holes that earlier segments opened. None after a segment that was not read."""
         self._retired: RetiredState | None = None
 
     def run(self) -> VerifyReport:
@@ -260,15 +262,16 @@ class _Verifier:
     def _valid(
         self, file: SegmentSurvey, previous: SegmentChecker | None, *, first: bool, begun_after: bool
     ) -> SegmentChecker:
-        walk = SegmentChecker(self._disk, file, self._highest, begun_after=begun_after)
+        walk = SegmentChecker(self._disk, file, self._highest, self._raised, begun_after=begun_after)
         if self._through or file.seal is None or not walk.by_seal(file):
             walk.go(self._progress)
             found: list[VerifyFinding] = []
             while walk.damage and walk.damage != found:
                 found = walk.damage
-                walk = SegmentChecker(self._disk, file, self._highest, begun_after=begun_after)
+                walk = SegmentChecker(self._disk, file, self._highest, self._raised, begun_after=begun_after)
                 walk.go(_unseen)
         self._highest.update(walk.highest)
+        self._raised = walk.raised
         walk.check_link(previous, first=first)
         self._report.segments.append(walk.summary)
         self._report.damage.extend(walk.damage)

@@ -499,13 +499,15 @@ def positions_of_run(
     retention did not remove it. If retention removed it, the result starts with the first message in the log.
     Yields None to let other work run, and is sent `b""` for it."""
     found: list[Int64s] = [np.empty(0, np.int64)]
-    end, left = first + count, count
+    low, end, left = first, first + count, count
     bounds = [b for s in view.segments if (b := s.index.publisher_bounds(publisher)) is not None]
     if bounds and first < bounds[0][0] < end:
         first = bounds[0][0]  # retention removed earlier ones
     position = yield from find_bookmark(view, publisher, first)
     if position is None:
         return found[0]
+    if any(segment.index.may_have_late(publisher, low, end - 1) for segment in view.segments):
+        return (yield from _positions_between(view, publisher, low, end - 1, before))
     reader = LogReader(view, position)
     while left > 0 and reader.position < before and (step := reader.poll()) is not None:
         parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
@@ -519,3 +521,29 @@ def positions_of_run(
                 left = 0
         yield None
     return np.unique(np.concatenate(found))
+
+
+def _positions_between(
+    view: LogView, publisher: int, low: int, high: int, before: int
+) -> Generator[ReadRequest | None, Buffer, Int64s]:
+    """Return the positions below `before` of the messages of a publisher from `low` to `high`, in any
+    order of the log."""
+    found: list[Int64s] = [np.empty(0, np.int64)]
+    for segment in list(view.segments):
+        for place in segment.index.places_between(publisher, low, high):
+            end = segment.end_position if place.next_position is None else place.next_position
+            reader = LogReader(view, place.first_position)
+            while (
+                view.has(segment)
+                and reader.position < min(end, before)
+                and (step := reader.poll()) is not None
+            ):
+                parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+                for part in parts:
+                    batch = part.batch
+                    wanted = (batch.publishers == np.uint64(publisher)) & (batch.sequences >= np.uint64(low))
+                    rows = (wanted & (batch.sequences <= np.uint64(high))).nonzero()[0]
+                    found.append(rows + part.first_position)
+                yield None
+    positions = np.unique(np.concatenate(found))
+    return positions[positions < before]

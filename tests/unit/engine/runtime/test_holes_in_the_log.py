@@ -56,7 +56,7 @@ def send(world: EngineWorld, peer: Peer, sequences: list[int], *, settle: bool =
     assert peer.logged_on is not None
     builder = BatchBuilder()
     for sequence in sequences:
-        builder.add("t", b"x" * sequence, sequence=sequence)
+        builder.add("t", b"x", sequence=sequence)
     batch = builder.build(peer.logged_on.publisher)
     stamped = MessageBatch.parse(
         merge((batch,), (Stamp(peer.logged_on.publisher, sequences[0], 0),)).encode()
@@ -182,11 +182,11 @@ def test_holes_of_the_log_apply_after_a_restart_with_and_without_replication(rep
 def test_commit_on_a_full_disk_has_space_for_its_records() -> None:
     """Without it the late run would wait for a new segment, and block all publishers."""
     stored = refused = 0
-    for size in range(400, 8_000, 200):
-        world = ReplicatingWorld(1, segment_bytes=32_768)
+    for size in range(4_000, 70_000, 3_000):
+        world = ReplicatingWorld(1, segment_bytes=262_144)
         send(world, logged_on(world, None), [1])
-        peer = logged_on(world, 400)
-        send(world, peer, [3])
+        peer = logged_on(world, 3_000)
+        send(world, peer, list(range(3, 2_003, 2)))
         world.disk.space_bytes = world.disk._used
         first = logged_on(world, None, "filler")
         for _ in range(40):
@@ -194,7 +194,7 @@ def test_commit_on_a_full_disk_has_space_for_its_records() -> None:
             world.settle()
         commits = world.broker.journal.commits
         if commits.full and commits.persisted_end == commits.accepted_end:
-            send(world, peer, list(range(5, 30, 2)))
+            send(world, peer, [2_500])
             stored += not peer.closed
             refused += peer.closed
             assert commits.persisted_end == commits.accepted_end

@@ -33,7 +33,7 @@ def check(table: PublisherIndex, added: list[list[Span]]) -> None:
         for publisher, low, high in spans:
             bounds[publisher] = bounds.get(publisher, (low, 0))[0], high
             for sequence in (low, high):
-                stretches = list(table.stretches(publisher, sequence, 1 << 30))
+                stretches = list(table.stretches(publisher, sequence, sequence, 1 << 30))
                 offset = block * index_zone_bytes // 2
                 assert any(begin <= offset < end for begin, end in stretches)
                 assert stretches == sorted(set(stretches))
@@ -70,10 +70,13 @@ def test_small_publisher_index_is_exact() -> None:
                 for mine, low, high in spans
                 if mine == publisher and low <= sequence <= high
             }
-            zones = {begin // index_zone_bytes for begin, _ in table.stretches(publisher, sequence, 1 << 30)}
+            zones = {
+                begin // index_zone_bytes
+                for begin, _ in table.stretches(publisher, sequence, sequence, 1 << 30)
+            }
             assert holding <= zones
             assert len(zones) <= 1, "zones do not overlap in sequences"
-    assert list(table.stretches(99, 1, 1 << 30)) == []
+    assert list(table.stretches(99, 1, 1, 1 << 30)) == []
     assert table.bounds(99) is None
 
 
@@ -87,7 +90,7 @@ def test_publisher_index_of_a_full_segment_keeps_a_thousand_highest_sequences() 
         assert table.nbytes <= index_bytes_max // 2
     assert table.highest() == dict.fromkeys(range(1000), 3999)
     assert table.bounds(7) == (1, 3999)
-    stretches = list(table.stretches(7, 2005, 1 << 30))
+    stretches = list(table.stretches(7, 2005, 2005, 1 << 30))
     assert any(begin <= 200 * index_zone_bytes < end for begin, end in stretches)
     assert sum(end - begin for begin, end in stretches) <= 16 * index_zone_bytes
 
@@ -100,7 +103,7 @@ def test_publisher_index_keeps_eighty_thousand_publishers_and_drops_larger_sets(
     table.add(0, ((publisher, 1, 2) for publisher in ids))
     assert not table.known
     assert table.highest() is None
-    assert list(table.stretches(5, 1, 900)) == [(0, 900)]
+    assert list(table.stretches(5, 1, 1, 900)) == [(0, 900)]
     assert not PublisherIndex.of(table.stored(), index_bytes_max // 2).known
 
 
