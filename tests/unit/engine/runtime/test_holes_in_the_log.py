@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import read_log
+from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import RUN_LATE, BatchBuilder, MessageBatch, Stamp, merge
 from tickertape.engine.broker import Broker
@@ -20,6 +21,8 @@ from tickertape.journal.format.replication_records import (
     HolesRecord,
     decode_record,
 )
+from tickertape.journal.format.retired_state import is_expired
+from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import Publish
 
 Row = tuple[str, object]
@@ -149,6 +152,46 @@ def test_records_and_messages_are_in_one_commit() -> None:
     assert world.rows()[1:] == [("after", 6), ("late", 5), ("new", 7), ("holes", [(2, 4), (6, 6)])]
     (_, last) = read_log(world.broker.journal, world.disk)[-1]
     assert last.count == 4
+
+
+def test_message_that_filled_a_hole_stays_known_after_its_removal() -> None:
+    """The records about the hole are removed together with the message that filled it."""
+    world = ReplicatingWorld(1, segment_bytes=8_192, retention=RetentionPolicy(age_seconds=3600))
+    send(world, logged_on(world, None), [1])
+    send(world, logged_on(world, 4), [3])
+    send(world, logged_on(world, 4), [2, 4, 5])
+    filler = logged_on(world, None, "filler")
+    for _ in range(9):
+        filler.publish("u", [b"y" * 2_000])
+        world.settle()
+    for _ in range(2):
+        world.wake(3_700)
+        world.settle()
+    assert world.broker.journal.view.first_position > 9
+    assert [row for row in world.rows() if row[0] in ("holes", "late")] == []
+    world.disk = world.disk.crash_clone(world.rng)
+    world.open()
+    peer = logged_on(world, 4)
+    assert peer.logged_on is not None
+    assert peer.logged_on.last_persisted == 5
+    before = world.broker.journal.commits.accepted_end
+    send(world, peer, [1, 2, 3, 4, 5])
+    assert world.broker.journal.commits.accepted_end == before
+    assert world.broker.duplicates == 5
+    bookmark = Bookmark(peer.logged_on.publisher, 4)
+    assert is_expired(world.broker.journal.view.retired, bookmark)
+
+
+def test_publisher_with_late_messages_only_counts_as_persisted() -> None:
+    world = ReplicatingWorld(1)
+    peer = logged_on(world, 9)
+    assert peer.logged_on is not None
+    send(world, peer, [3, 5])
+    journal, publisher = world.broker.journal, peer.logged_on.publisher
+    assert journal.persisted_highest[publisher] == 5
+    send(world, logged_on(world, 9), [4])
+    assert journal.persisted_highest[publisher] == 5, "4 is below it"
+    assert journal.highest[publisher] == 9
 
 
 def test_log_without_replication_has_no_records_and_no_late_runs() -> None:
