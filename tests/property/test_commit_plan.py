@@ -81,7 +81,7 @@ def taken(waiting: list[MessageBatch]) -> int:
 
 
 @given(STEPS)
-def test_commits_have_as_many_batches_as_fit_whenever_they_start(steps: list[Step]) -> None:
+def test_commits_have_as_many_batches_as_fit(steps: list[Step]) -> None:
     pending, waiting, stamp = CommitAccumulator(), list[MessageBatch](), 10
     with small_limits():
         for step in [*steps, *[Step(0, 0, "", False, False)] * len(steps)]:

@@ -99,8 +99,10 @@ from tickertape.wire.heartbeat import Liveness
 class Broker:
     """The engine.
 
-    `rights` decides about logons. The driver takes `effects()` after each input: all `pending_effects`. While
-    `has_work`, it calls `work` between other inputs."""
+    `rights` decides about logons. `replicating`: publishers may send messages that other instances have.
+
+    The driver takes `effects()` after each input: all `pending_effects`. While `has_work`, it calls `work`
+    between other inputs."""
 
     def __init__(
         self,
@@ -119,7 +121,6 @@ class Broker:
         sow_bytes_max: int = 1 << 62,
         replicating: bool = False,
     ) -> None:
-        """`replicating`: publishers may send messages that other instances have."""
         self.journal = journal
         self._commits = journal.commits
         self.statistics = Statistics()
@@ -161,8 +162,7 @@ class Broker:
         self.pending_effects: Sized = self._outbox.effects
         self.next_deadline = self._clock.next_deadline  # monotonic seconds at which to call `wake`, or None
         self._acknowledged: list[PersistedCommit] = []  # whose messages are not delivered yet
-        self._failed = self.draining = False
-        self._step_waits = False  # whether the last `work` delivered commits instead of a step
+        self._failed = self.draining = self._step_waits = False  # waits: the last `work` delivered commits
         self.statistics.name_topics(catalog.recorded_names)
 
     def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:

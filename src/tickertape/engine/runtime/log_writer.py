@@ -287,13 +287,14 @@ class LogWriter:
         self._put(batch, stamp, stamp.first_sequence, more=more)
 
     def _append_part(self, publisher: int, part: MessageBatch, rows: Int64s, *, more: bool = False) -> None:
-        """Append the messages `rows` of a batch. The caller makes room for them before it changes holes."""
+        """Append the messages `rows` of a batch. The caller ends the open commit first, if
+        they do not fit it."""
         stamp = Stamp(publisher, part.first_run.first_sequence, self._timestamp(publisher))
         self._put(part, stamp, last_sequence(part), more=more)
         self.parts.append(AppendedPart(rows, part, self._journal.accepted[-1]))
 
     def _put(self, batch: MessageBatch, stamp: Stamp, last: int, *, more: bool = False) -> None:
-        """Append a batch for which the open commit has room."""
+        """Append a batch that fits the open commit, if one is open."""
         self._last_rows = 0
         self._journal.append(batch, stamp, last, self._clock.now, more=more)
 

@@ -76,7 +76,7 @@ class PersistedCommit(NamedTuple):
     """It is part of a chain. Its bodies may be in a memory-mapped file."""
 
 
-class CommitEnd(Protocol):
+class CommitEnding(Protocol):
     """Source of the last records of commits."""
 
     def take_last(self) -> tuple[MessageBatch, Stamp] | None:
@@ -133,7 +133,7 @@ class GroupCommit:
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
         self._pending = CommitAccumulator()
-        self._last_records: CommitEnd | None = None
+        self._last_records: CommitEnding | None = None
         self._next: NextCommit | None = None
         self._wanted = 0
         """Space that a chain will need, requested before the chain is accepted."""
@@ -154,14 +154,14 @@ class GroupCommit:
 
     # -- inputs ---------------------------------------------------------------------------------------
 
-    def end_with(self, last_records: CommitEnd) -> None:
+    def end_with(self, last_records: CommitEnding) -> None:
         """End each commit of batches with records of a source. Chains have none.
 
         From now on the caller must call `make_room` before each batch, and `end_open` before each chain."""
         self._last_records = last_records
 
     def make_room(self, batch: MessageBatch, more_bytes: int) -> None:
-        """End the open commit if it has no room for a batch that is appended next, with `more_bytes` of last
+        """End the open commit if a batch that is appended next does not fit it, with `more_bytes` of last
         records. So its last records do not depend on the batch."""
         if self._pending.is_open and not self._pending.fits(batch, more_bytes):
             self.end_open()

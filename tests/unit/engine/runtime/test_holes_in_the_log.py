@@ -154,7 +154,7 @@ def test_records_and_messages_are_in_one_commit() -> None:
     assert last.count == 4
 
 
-def test_message_that_filled_a_hole_stays_known_after_its_removal() -> None:
+def test_message_that_filled_a_hole_stays_known_after_retention() -> None:
     """The records about the hole are removed together with the message that filled it."""
     world = ReplicatingWorld(1, segment_bytes=8_192, retention=RetentionPolicy(age_seconds=3600))
     send(world, logged_on(world, None), [1])
@@ -222,7 +222,7 @@ def test_holes_of_the_log_apply_after_a_restart_with_and_without_replication(rep
     assert world.rows()[-2:] == [("late", 3), ("holes", [(2, 2), (4, 4), (6, 6)])]
 
 
-def test_commit_on_a_full_disk_has_space_for_its_records() -> None:
+def test_commit_on_a_full_disk_has_space_for_records_of_holes() -> None:
     """Without it the late run would wait for a new segment, and block all publishers."""
     stored = refused = 0
     for size in range(4_000, 70_000, 3_000):
@@ -258,7 +258,7 @@ def test_unreadable_record_of_holes_is_reported() -> None:
     ]
 
 
-def test_after_record_without_a_record_of_holes_opens_its_hole() -> None:
+def test_after_record_without_a_record_of_holes_opens_a_hole() -> None:
     world = ReplicatingWorld(1)
     known = world.broker._writer._known
     assert known is not None
