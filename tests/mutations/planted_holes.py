@@ -97,4 +97,38 @@ HOLE_MUTATIONS: Final = (
         "            encoded_size(batch) + binding_bytes_max\n",
         tier="unit",
     ),
+    _of_filter(
+        "a connection sends a sequence below an earlier one, and it fills a hole",
+        _WRITER,
+        "            late = late[sequences[late] > np.uint64(connection.received)]\n",
+        "            late = late[sequences[late] > np.uint64(0)]\n",
+        tier="unit",
+    ),
+    _of_filter(
+        "a late message at the highest sequence replaces the claim",
+        _WRITER,
+        "            openings = connection.opens(known.highest(publisher), int(sequences[start]))\n",
+        "            openings = []\n"
+        "            if known.highest(publisher) != connection.last:\n"
+        "                openings = connection.opens(known.highest(publisher), int(sequences[start]))\n",
+        tier="unit",
+    ),
+    Mutation(
+        "consecutive messages are looked up without late ones",
+        "journal/reading/log_reader.py",
+        "        return (yield from _positions_between(view, publisher, low, end - 1, before))\n",
+        "        pass\n",
+        (_SIMULATION,),
+        promise="invariant 12",
+        tier="simulation",
+    ),
+    Mutation(
+        "a late message above all runs is reported as corruption",
+        "journal/offline/segment_check.py",
+        "        self._take_holes(batch)\n",
+        "",
+        (_SIMULATION,),
+        promise="invariant 17",
+        tier="simulation",
+    ),
 )
