@@ -63,7 +63,7 @@ def test_report_of_another_group_does_not_count() -> None:
     assert reports.stable(larger, STARTS, 100) == reports.stable(smaller, STARTS, 100) == 0
 
 
-def test_single_log_is_stable_at_its_end() -> None:
+def test_single_log_is_stable_at_the_end() -> None:
     alone = Group(frozenset((HERE,)), frozenset(), KnownPlaces())
     assert Reports(HERE).stable(alone, STARTS, 100) == 100
     assert Reports(HERE).stable_stamp(alone) == 0
