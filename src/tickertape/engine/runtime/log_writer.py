@@ -241,8 +241,16 @@ class LogWriter:
         connection: PublisherConnection | None,
     ) -> None:
         """Append the messages of a batch that are not duplicates. `connection`: None for a link."""
-        sequences, linked = batch.sequences, connection is None
         self.parts = []
+        first, highest = batch.first_run.first_sequence, known.highest(publisher)
+        if connection is not None and first > highest and not connection.opens(highest, first):
+            last = last_sequence(batch)
+            connection.take(last)
+            connection.stored(last)
+            self.commits.make_room(batch, self._last_bytes(batch))
+            self._append_part(publisher, batch, np.arange(batch.count))
+            return
+        sequences, linked = batch.sequences, connection is None
         split = known.split(publisher, sequences, from_link=linked)
         start, late = split.above, split.late
         if connection is not None:
