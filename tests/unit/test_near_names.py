@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import tickertape as tt
+from tests.helpers.peer import frame
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.bookmarks import parse_bookmark
 from tickertape.base.errors import TickertapeError
@@ -26,14 +26,19 @@ from tickertape.server.access.tokens import tokens_in
 from tickertape.server.config.config import load_config
 from tickertape.spark.source.options import read_names
 from tickertape.testing.fault_proxy import FaultProxy
-from tickertape.wire.commands import Ack, Subscribe
-from tickertape.wire.connection import _header_error
+from tickertape.wire.commands import PREFACE, Ack, Command, Subscribe
+from tickertape.wire.connection import Connection, Violation
 
 SOURCE = Path(tt.__file__).parent
 
 
 def wire_error() -> None:
-    raise _header_error("server", msgspec.msgpack.encode({"c": "flsh"}), msgspec.DecodeError())
+    class Unknown(Command, tag="flsh", frozen=True):
+        """A command that no version has."""
+
+    (event,) = Connection("server").feed(PREFACE + frame(Unknown()))
+    assert isinstance(event, Violation)
+    raise event.error
 
 
 def unknown_function() -> None:

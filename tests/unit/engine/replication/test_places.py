@@ -70,7 +70,7 @@ def test_link_to_a_new_destination_starts_at_the_first_row() -> None:
     assert link_start(facts(first=30), OTHER, []) == LinkStart(30, None, True)
 
 
-def test_link_of_a_log_that_lost_its_end_continues_there() -> None:
+def test_link_of_a_log_without_the_lost_end_continues_at_the_end() -> None:
     assert link_start(facts(), OTHER, [at(9, 1_000)]) == LinkStart(900, 100, False)
     assert link_start(facts(), OTHER, [at(7, 650)]) == LinkStart(500, 150, False)
 
@@ -128,7 +128,7 @@ steps = st.lists(st.tuples(st.sampled_from("rcn"), st.integers(0, 6)), max_size=
 
 
 @given(steps)
-def test_links_start_where_the_model_starts_them(program: list[tuple[str, int]]) -> None:
+def test_links_start_at_the_position_of_the_model(program: list[tuple[str, int]]) -> None:
     """Rows, restarts that lose the end of the log, and notes of a reader, against the model."""
     log, numbers, model, product = Log(1), iter(range(1, 100)), Places(), KnownPlaces()
     log.append(Started(next(numbers)))

@@ -45,7 +45,7 @@ def test_older_report_and_own_report_are_ignored() -> None:
     assert reports.stable(group(), STARTS, 100) == 40
 
 
-def test_report_of_a_source_counts_when_its_link_passed_the_report() -> None:
+def test_report_of_a_source_counts_when_the_link_passed_the_report() -> None:
     reports, places = Reports(HERE), KnownPlaces()
     reports.note(THERE, report(1, 50, LogPlace(HERE, 10, 40)))
     direct = group(places, frozenset((THERE,)))
