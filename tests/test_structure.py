@@ -62,6 +62,7 @@ FOLDER_EXCEPTIONS: Final[dict[str, str]] = {
     "client": "only folders",
     "client/api": "a file for each group of calls",
     "cli/commands": "a file for each command",
+    "engine/runtime": "a file for each machine that all parts of the engine share",
     "engine/sow": "intake and checkpoints become folders of their own",
     "engine/sow/state": "a file for each noun of ADR 44",
     "client/queues": "acknowledgements only; the rest of a queue is the server's",

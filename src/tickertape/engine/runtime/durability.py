@@ -1,4 +1,4 @@
-"""Durability: which messages the synchronous links of this server have made durable at their destinations.
+"""Durability: which messages synchronous links have made durable at their destinations.
 
 An acknowledgement waits for the synchronous links of its topics (its link set), and for no other link. A
 downgraded link counts as asynchronous until its upgrade.
