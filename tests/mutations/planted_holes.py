@@ -131,4 +131,13 @@ HOLE_MUTATIONS: Final = (
         promise="invariant 17",
         tier="simulation",
     ),
+    Mutation(
+        "known sequences of a resent frame are compared as floats",
+        _WRITER,
+        "searchsorted(np.uint64(highest), side=",
+        "searchsorted(highest, side=",
+        ("unit/engine/runtime/test_log_writer.py",),
+        promise="invariant 11",
+        tier="unit",
+    ),
 )

@@ -12,7 +12,7 @@ from itertools import combinations, product
 from random import Random
 from typing import Any, Final
 
-from tickertape.wire.commands import Command
+from tickertape.wire.commands import ClientCommand, ServerCommand
 
 Options = dict[str, str]
 Rows = tuple[tuple[str, tuple[str, ...]], ...]
@@ -233,7 +233,7 @@ def missing(counts: Mapping[str, int], tables: tuple[Rows, ...] = TABLES + SOW_T
 
 SOW_COMMANDS: Final = frozenset({"Sow", "GroupBegin", "Records", "GroupEnd", "Deleted"})
 """Commands for records."""
-COMMANDS: Final = tuple(sorted(command.__name__ for command in Command.__subclasses__()))
+COMMANDS: Final = tuple(sorted(kind.__name__ for kind in {*ClientCommand.__args__, *ServerCommand.__args__}))
 """All commands of the wire, of both sides."""
 
 

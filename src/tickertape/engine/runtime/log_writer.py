@@ -135,7 +135,7 @@ class LogWriter:
             self.duplicates += batch.count
             return last
         if batch.first_run.first_sequence <= highest:
-            known = int(batch.sequences.searchsorted(highest, side="right"))
+            known = int(batch.sequences.searchsorted(np.uint64(highest), side="right"))
             self.duplicates += known
             batch = _rest(batch, known)
         stamp = Stamp(

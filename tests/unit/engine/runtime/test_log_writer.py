@@ -1,4 +1,4 @@
-"""Limit of publish sequences: the client can always log on afterwards."""
+"""Publish sequences at their limit, and resent frames with large sequences."""
 
 from __future__ import annotations
 
@@ -44,3 +44,16 @@ def test_publish_beyond_the_last_sequence_that_a_client_accepts_is_refused(first
     peer = world.connect("pub")
     assert peer.logged_on is not None
     assert peer.logged_on.last_persisted == 0, "the name can still be used"
+
+
+@pytest.mark.parametrize("first", [1, 1_767_225_600_000_000_020, last_persisted_max - 9])
+def test_resent_frame_is_stored_without_the_messages_that_the_log_has(first: int) -> None:
+    """Sequences of a clock differ only in digits that a float does not have."""
+    world = EngineWorld(1)
+    assert publish(world, first, 8) == ""
+    assert publish(world, first, 9) == ""
+    assert publish(world, first + 7, 3) == ""
+    assert world.broker.duplicates == 10
+    peer = world.connect("pub")
+    assert peer.logged_on is not None
+    assert peer.logged_on.last_persisted == first + 9
