@@ -15,6 +15,7 @@ from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
+from tests.mutations.planted_groups import GROUP_MUTATIONS
 from tests.mutations.planted_holes import HOLE_MUTATIONS
 from tests.mutations.planted_labels import LABEL_MUTATIONS
 from tests.mutations.planted_links import LINK_MUTATIONS
@@ -406,6 +407,7 @@ MUTATIONS: Final = (
     *DELIVERY_MUTATIONS,
     *DISK_MUTATIONS,
     *FILTER_MUTATIONS,
+    *GROUP_MUTATIONS,
     *HOLE_MUTATIONS,
     *BOUND_MUTATIONS,
     *COLUMN_MUTATIONS,

@@ -190,10 +190,6 @@ holes_per_publisher_max: Final = 1_024
 """Open holes in the sequences of one publisher. Above it, the oldest one is closed."""
 holes_max: Final = 1_000_000
 """Open holes of all publishers. Above it, the oldest one is closed."""
-own_starts_max: Final = 4_096
-"""Known starts of this log. A reader with a place of an older start continues at the first position."""
-foreign_starts_max: Final = 64
-"""Places of another log: one for each of the newest starts of its server."""
 
 hole_bytes: Final = 32
 """Size of an open hole in a control record, at most."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tickertape.engine.limits import foreign_starts_max, own_starts_max
+from tickertape.base.limits import link_places_max, link_starts_max
 from tickertape.journal.format.replication_records import LogPlace
 
 _NO_START: Final = 0
@@ -30,7 +30,7 @@ class LogStart(NamedTuple):
 
 
 class LogStarts:
-    """The starts of this log, the newest `own_starts_max` of them."""
+    """The starts of this log, the newest `link_starts_max` of them."""
 
     def __init__(self, journal: bytes, starts: Iterable[LogStart] = ()) -> None:
         self.journal = journal
@@ -42,7 +42,7 @@ class LogStarts:
     def add(self, start: LogStart) -> None:
         """Add the next start. `first` is above the first position of all others."""
         self._starts[start.start] = start.first
-        if len(self._starts) > own_starts_max:
+        if len(self._starts) > link_starts_max:
             del self._starts[next(iter(self._starts))]
 
     def __iter__(self) -> Iterator[LogStart]:
@@ -71,7 +71,7 @@ class LogStarts:
 class KnownPlaces:
     """Places of other logs: this log has all their rows before them.
 
-    It has the newest `foreign_starts_max` starts of each log."""
+    It has the newest `link_places_max` starts of each log."""
 
     def __init__(self) -> None:
         self._by_log: dict[bytes, dict[int, int]] = {}
@@ -80,7 +80,7 @@ class KnownPlaces:
         """Note that this log has all rows before `place`. Its start becomes the newest one of its log."""
         starts = self._by_log.setdefault(place.log, {})
         starts[place.start] = max(place.position, starts.pop(place.start, 0))
-        if len(starts) > foreign_starts_max:
+        if len(starts) > link_places_max:
             del starts[next(iter(starts))]
 
     def of(self, log: bytes) -> list[LogPlace]:

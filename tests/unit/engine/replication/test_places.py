@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.helpers.sow_model import Published
 from tests.models.replication.log import Log, Places
 from tests.models.replication.records import Place, Started, Stored
-from tickertape.engine.limits import foreign_starts_max, own_starts_max
+from tickertape.base.limits import link_places_max, link_starts_max
 from tickertape.engine.replication.places import (
     KnownPlaces,
     LinkStart,
@@ -55,8 +55,8 @@ def test_place_of_an_unknown_start_has_no_position() -> None:
 
 
 def test_starts_are_bounded() -> None:
-    starts = LogStarts(HERE, [LogStart(n + 1, n * 10) for n in range(own_starts_max + 2)])
-    assert len(list(starts)) == own_starts_max
+    starts = LogStarts(HERE, [LogStart(n + 1, n * 10) for n in range(link_starts_max + 2)])
+    assert len(list(starts)) == link_starts_max
     assert starts.resume(at(2, 15), 10**6) is None
     assert starts.resume(at(3, 25), 10**6) == 25
 
@@ -118,10 +118,10 @@ def test_known_places_keep_the_highest_position_of_each_start() -> None:
 
 def test_known_places_of_a_log_are_bounded() -> None:
     places = KnownPlaces()
-    for start in range(1, foreign_starts_max + 3):
+    for start in range(1, link_places_max + 3):
         places.note(at(start, start))
     kept = places.of(HERE)
-    assert [place.start for place in kept] == list(range(foreign_starts_max + 2, 2, -1))
+    assert [place.start for place in kept] == list(range(link_places_max + 2, 2, -1))
 
 
 steps = st.lists(st.tuples(st.sampled_from("rcn"), st.integers(0, 6)), max_size=40)
