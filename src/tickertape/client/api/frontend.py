@@ -148,7 +148,7 @@ class ClientFrontend(StrictAttributes):
         help `publish`. Without an interval, `publish` collects messages into larger frames while the client
         waits for an acknowledgement. With an interval, the client sends messages in small frames, as soon as
         earlier frames are written. A publish store keeps messages for up to one interval longer. While it is
-        full, the client asks for each acknowledgement at once. `publish_flush` does not wait for the
+        full, the client requests acknowledgements without an interval. `publish_flush` does not wait for the
         interval.
 
         Args:

@@ -89,8 +89,7 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
           queue.
         - Stream: the request for the next message or batch acknowledges the previous one. So a `break` leaves
           the last message unacknowledged: call `ack` before the `break`. An unacknowledged message returns to
-          the queue at the end of the subscription. It returns earlier if the `with` block of the stream ends
-          with an exception, or if a new `for` loop over the stream starts.
+          the queue when the subscription ends, or when a new `for` loop over the stream starts.
 
         An explicit `ack`, `cancel` or `expire` of a message takes precedence over the automatic one. A
         `sow_delete`, which can settle messages of a queue too, does not.

@@ -145,8 +145,7 @@ class Client(
             NotTickertape: The peer is not a Tickertape server.
             TimedOut: No logon within `timeout`.
             AuthenticationFailed: The token or password is missing or wrong.
-            NameInUse: Another user is connected with this client name. Or the call is in the disconnect
-                handler after another connection took over the name.
+            NameInUse: Another user is connected with this client name, or took it over.
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version of the client.
             PeerError: Another protocol error. Its subclass `BadCommand` also means that no sequence number is
@@ -156,7 +155,7 @@ class Client(
             StoreError: The publish store failed.
             BadOption: The timeout is invalid, or a file of `tls` cannot be used.
             Closed: The client is closed.
-            UsageError: The call is on the receive thread (in a handler).
+            UsageError: The call is in a message handler, which runs on the receive thread.
 
         Example:
             >>> client = tt.Client("desk", uri, connect=False)

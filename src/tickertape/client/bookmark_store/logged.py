@@ -48,7 +48,8 @@ class LoggedBookmarkStore(FileBackedStore):
         sync: `"never"` (default): recorded changes survive the end of the process, but power loss may cause
             redelivery. `"always"`: each call syncs its changes before it returns.
         prune_size: Int (bytes) or text such as `"16MB"` (default). The store prunes the file before it
-            grows above this size. If four times its size after the last prune is more, that is the limit.
+            grows above its limit: this size, or four times the size after the last prune, whichever
+            is higher.
 
     Raises:
         BadOption: For an invalid option.

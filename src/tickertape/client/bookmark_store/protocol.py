@@ -40,10 +40,12 @@ class RecoveryPointAdapter(Protocol):
             bookmarks: The bookmarks that `load` must return, one per publisher. Empty: the start of the log.
 
         The store calls `update` under its lock, so a slow adapter delays other calls of the store. It calls
-        `update` in `started`, `discard`, `discard_all`, `persisted` and `close` (see `BookmarkStore`). If the
-        adapter publishes, only each 60th call of `persisted` calls `update`. Each message of the adapter
-        moves the end of the log, so it causes another call of `persisted`. An exception of `update` goes to
-        the caller of the store, except in `close`.
+        `update` in `started`, `discard`, `discard_all`, `persisted` and `close` (see `BookmarkStore`). An
+        exception of `update` goes to the caller of the store, except in `close`.
+
+        An adapter that publishes its points to the same server moves the end of the log with each of them,
+        and each move of the end calls `persisted`. So that this does not repeat without end, `persisted`
+        calls `update` of such an adapter only every 60th time.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

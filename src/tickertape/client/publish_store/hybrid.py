@@ -97,8 +97,8 @@ class HybridPublishStore(StoreOptions, ClosesItself):
     def last_sequence(self) -> int:
         """Highest sequence ever stored. 0 for a fresh store.
 
-        Before this process stores its first message, the value can be higher: no earlier process has used a
-        sequence above it.
+        In a reopened store it can be above the highest one, until the first message is stored: the store
+        then knows only a limit that no stored sequence exceeds.
         """
         return self._memory.last_sequence or self._file.last_sequence
 

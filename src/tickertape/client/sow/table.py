@@ -235,9 +235,8 @@ class TableState:
             if group.pattern and not group.fields and group.topic == self._topic:
                 raise BadTopic(
                     f"Cannot make a table of {self._topic!r}: this SOW covers several topics, and "
-                    "records of two of them can have the same explicit key. Pass its name as a regular "
-                    f"expression, '^{re.escape(self._topic)}$': each key of the table"
-                    " then includes the topic."
+                    "records of two of them can have the same explicit key. Pass the topic as a regular "
+                    f"expression, '^{re.escape(self._topic)}$'. Then each key includes the topic."
                 )
 
 
