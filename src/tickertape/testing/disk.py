@@ -460,7 +460,7 @@ class StrictDisk:
         return hit
 
     def read_nowait(self, handle: int, offset: int, size: int) -> bytes | None:
-        """Read bytes like `read`. Other disks return None if a read would block. This one never does."""
+        """Read bytes like `read`. A read of this disk never blocks, so it never returns None."""
         return self.read(handle, offset, size)
 
     def _file(self, handle: int, *, write: bool = False, wrong: int = errno.EBADF) -> FileState:

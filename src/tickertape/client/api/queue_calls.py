@@ -91,8 +91,8 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
           the last message unacknowledged: call `ack` before the `break`. An unacknowledged message returns to
           the queue when the subscription ends, or when a new `for` loop over the stream starts.
 
-        An explicit `ack`, `cancel` or `expire` of a message takes precedence over the automatic one. A
-        `sow_delete`, which can settle messages of a queue too, does not.
+        After an explicit `ack`, `cancel` or `expire` of a message, the client does not acknowledge it
+        automatically. After a `sow_delete` of the message it does, without effect.
 
         Raises:
             UsageError: On assignment: the value is not True or False.

@@ -94,7 +94,8 @@ class SowCalls(ABC, Generic[Found, Opened, Done]):
                 are given for a queue.
             BadCommand: `keys` has more than 100,000 keys, or needs more than 224 KiB.
             NotBuilt: `bookmark` is given, or this version of the server does not support the query.
-            QueryTooSlow: The results of all running queries need too much memory of the server.
+            QueryTooSlow: The server ended the query, because the unread results of all queries need too much
+                memory.
             LimitReached: The queue messages need more than 512 MiB in the server.
             JournalCorrupt: The queue has stopped because the log is damaged.
             SubscriptionExists: `query_id` is the id of a running query or subscription.

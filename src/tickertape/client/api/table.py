@@ -346,8 +346,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
         Raises:
             TimedOut: The result is not complete within `timeout`. When complete, it replaces the records.
-            QueryTooSlow: The results of all running queries need too much memory of the server. This also
-                ends the table.
+            QueryTooSlow: The server ended the query, because the unread results of all queries need too much
+                memory. This also ends the table.
 
         All other errors: see `wait`.
 

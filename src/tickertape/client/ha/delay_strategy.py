@@ -66,7 +66,7 @@ class _Limited:
 
 
 class FixedDelayStrategy:
-    """Delay strategy with a fixed wait before each connection attempt, for `reconnect_delay` of an HA client.
+    """Delay strategy with a fixed wait between connection attempts, for `reconnect_delay` of an HA client.
 
     Args:
         delay: Wait in seconds, or text such as `"500ms"`, at most 1 day. Default 0.2 s. The client waits at

@@ -97,8 +97,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
     def last_sequence(self) -> int:
         """Highest sequence ever stored. 0 for a fresh store.
 
-        In a reopened store it can be above the highest one, until the first message is stored: the store
-        then knows only a limit that no stored sequence exceeds.
+        A reopened store returns an upper bound of it, until the next message is stored.
         """
         return self._memory.last_sequence or self._file.last_sequence
 

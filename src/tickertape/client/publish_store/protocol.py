@@ -114,8 +114,9 @@ class AppendingPublishStore(PublishStore, Protocol):
     def seal(self, stored: Stored) -> None:
         """Store the batch `stored` in place of the messages appended since the last batch.
 
-        In most cases these are the messages of `stored`, and need not be written again. Otherwise the missing
-        ones are stored, and the others are dropped. Raises `StoreError` if the batch is not stored.
+        In most cases these are the messages of `stored`, and need not be written again. Otherwise the store
+        adds messages that only `stored` has, and drops those that it does not have. Raises `StoreError` if
+        the batch is not stored.
         """
 
 

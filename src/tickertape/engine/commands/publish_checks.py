@@ -202,8 +202,8 @@ class PublishChecks:
             if self._catalog.publish_target(topic) != topic:
                 raise BadTopic(
                     f"Cannot commit messages for {shown(topic)}: after a configuration change, "
-                    "this is the name of a queue over other topics. Abort the transaction, and publish its "
-                    "messages in a new transaction."
+                    "this is the name of a queue, whose messages are stored in another topic. Abort the "
+                    "transaction. A new one stores messages for the name in that topic."
                 )
 
     def admit(self, command: Publish, batch: MessageBatch) -> Admission:

@@ -226,7 +226,7 @@ class TransactionCoordinator:
             self._under_way[transaction] = committing
         elif committing.parts != command.parts:
             raise TransactionBusy(
-                f"Cannot commit {describe(transaction)}: another commit of it, with different parts, is in "
+                f"Cannot commit {describe(transaction)}: a commit with another list of its parts is in "
                 "progress. Commit again later, with the same name."
             )
         committing.waiting.append((session.conn, command.id))
