@@ -207,8 +207,8 @@ class StrictDisk:
         return self._used
 
     def contents(self) -> dict[str, bytes]:
-        """Return the contents of every file by path, for assertions. `fail` and `calls` do not count the
-        call."""
+        """Return the contents of every file by path, for assertions. It is not a disk operation for `fail`
+        and `calls`."""
         found: dict[str, bytes] = {}
         waiting = [("", self._names.root)]
         while waiting:

@@ -158,9 +158,10 @@ class AsyncClient(
 
         Args:
             handler: A function or coroutine function, called as `handler(client)` once per lost connection,
-                in its own task, one call at a time. It may await `connect`. If another connection took over
-                the client name, `connect` raises `NameInUse` in the handler, because the two clients would
-                otherwise disconnect each other for ever. None: no handler (the default of a client).
+                in its own task, one call at a time. The client awaits its result. It may call `connect`. If
+                another connection took over the client name, `connect` raises `NameInUse` in the handler,
+                because the two clients would otherwise disconnect each other for ever. None: no handler (the
+                default of a client).
 
         Example:
             >>> client.set_disconnect_handler(lambda client: client.connect())

@@ -82,8 +82,8 @@ class AsyncMessageStream(StreamBase):
 
         Raises:
             TimedOut: No batch within `timeout`.
-            Disconnected: The connection of a replay or query was lost. Any other error that ended the stream
-                early is raised too.
+            Disconnected: The connection of a replay or query was lost. Any other error that ended a replay or
+                query early is raised too.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.
 
@@ -118,8 +118,8 @@ class AsyncMessageStream(StreamBase):
         Raises:
             UsageError: A column is unknown, or the messages go to a handler (`on_message`).
             TimedOut: No batch within `timeout`. The messages already read are lost.
-            Disconnected: The connection of a replay or query was lost. Any other error that ended the stream
-                early is raised too.
+            Disconnected: The connection of a replay or query was lost. Any other error that ended a replay or
+                query early is raised too.
             BadOption: The timeout is invalid.
 
         Example:
@@ -141,9 +141,9 @@ class AsyncMessageStream(StreamBase):
 
         Raises:
             TimedOut: No message within `timeout`. The stream remains usable.
-            StreamEnded: The subscription has ended, and all its messages were read.
-            Disconnected: The connection of a replay or query was lost. Any other error that ended the stream
-                early is raised too.
+            StreamEnded: The stream has ended, and all its messages were read. `end_reason` has the reason.
+            Disconnected: The connection of a replay or query was lost. Any other error that ended a replay or
+                query early is raised too.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.
 

@@ -88,11 +88,11 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
         - Handler: if it returns, the message is acknowledged. If it raises, the message is released to the
           queue.
         - Stream: the request for the next message or batch acknowledges the previous one. So a `break` leaves
-          the last message unacknowledged: call `ack` before the `break`. An unacknowledged message returns to
+          the last message unacknowledged: call `ack` before the `break`. Otherwise this message returns to
           the queue when the subscription ends, or when a new `for` loop over the stream starts.
 
         After an explicit `ack`, `cancel` or `expire` of a message, the client does not acknowledge it
-        automatically. After a `sow_delete` of the message it does, without effect.
+        automatically. After a `sow_delete` of the message, the automatic acknowledgement has no effect.
 
         Raises:
             UsageError: On assignment: the value is not True or False.

@@ -106,8 +106,8 @@ class MessageStream(StreamBase):
 
         Raises:
             TimedOut: No batch within `timeout`.
-            Disconnected: The connection of a replay or query was lost. Any other error that ended the stream
-                early is raised too.
+            Disconnected: The connection of a replay or query was lost. Any other error that ended a replay or
+                query early is raised too.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.
 
@@ -145,8 +145,8 @@ class MessageStream(StreamBase):
         Raises:
             UsageError: A column is unknown, or the messages go to a handler (`on_message`).
             TimedOut: No batch within `timeout`. The messages already read are lost.
-            Disconnected: The connection of a replay or query was lost. Any other error that ended the stream
-                early is raised too.
+            Disconnected: The connection of a replay or query was lost. Any other error that ended a replay or
+                query early is raised too.
             BadOption: The timeout is invalid.
 
         Example:
@@ -166,9 +166,9 @@ class MessageStream(StreamBase):
 
         Raises:
             TimedOut: No message within `timeout`. The stream remains usable.
-            StreamEnded: The subscription has ended, and all its messages were read.
-            Disconnected: The connection of a replay or query was lost. Any other error that ended the stream
-                early is raised too.
+            StreamEnded: The stream has ended, and all its messages were read. `end_reason` has the reason.
+            Disconnected: The connection of a replay or query was lost. Any other error that ended a replay or
+                query early is raised too.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.
 

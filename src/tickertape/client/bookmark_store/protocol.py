@@ -43,9 +43,8 @@ class RecoveryPointAdapter(Protocol):
         `update` in `started`, `discard`, `discard_all`, `persisted` and `close` (see `BookmarkStore`). An
         exception of `update` goes to the caller of the store, except in `close`.
 
-        An adapter that publishes its points to the same server moves the end of the log with each of them,
-        and each move of the end calls `persisted`. So that this does not repeat without end, `persisted`
-        calls `update` of such an adapter only every 60th time.
+        The store calls `update` only for every 60th `persisted` if the adapter publishes the points to the
+        same server. Otherwise each published point would cause another `persisted`, and this the next point.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

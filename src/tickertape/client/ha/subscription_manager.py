@@ -91,5 +91,5 @@ class MemorySubscriptionManager:
         return tuple(self._by_id.values())
 
     def bind(self, subscription: StoredSubscription) -> Handler | None:  # noqa: ARG002
-        """Return None: this manager never restores a subscription, so it knows no handler."""
+        """Return None: this manager has no subscriptions of an earlier process."""
         return None

@@ -38,7 +38,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         memory_bytes_max: Limit of the memory, int (bytes) or str. Default 64 MB.
         bytes_max: Capacity of memory and files together, as in `FilePublishStore`. Default 1 GB.
         when_full: As in `FilePublishStore`.
-        sync: As in `FilePublishStore`.
+        sync: As in `FilePublishStore`, for the messages in files.
 
     Raises:
         BadOption: For an invalid option.

@@ -115,8 +115,8 @@ class AppendingPublishStore(PublishStore, Protocol):
         """Store the batch `stored` in place of the messages appended since the last batch.
 
         In most cases these are the messages of `stored`, and need not be written again. Otherwise the store
-        adds messages that only `stored` has, and drops those that it does not have. Raises `StoreError` if
-        the batch is not stored.
+        adds the messages that it lacks, and drops appended messages that are not in `stored`. Raises
+        `StoreError` if the batch is not stored.
         """
 
 
@@ -127,8 +127,9 @@ class LogonNotingPublishStore(PublishStore, Protocol):
     Before its first logon, a client does not know which topics are persistent, so it stores every message.
     After the logon, it removes the messages of non-persistent topics from the store, and sends them without
     sequence numbers. It does the same with messages of an earlier process that never logged on. If
-    the earlier process had logged on, and has stored messages of a non-persistent topic, the connection ends
-    with `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
+    an earlier process had logged on, its messages may be in a log already. Then messages of a topic that is
+    not persistent end the connection with `TopicNotRecorded`. All publish stores of Tickertape follow this
+    protocol.
     """
 
     @property
