@@ -370,7 +370,7 @@ def test_keys_over_patterns(front: Front, server: RunningServer, writer: tt.HACl
     one = front.table(client, "setting/b")
     assert {key: message.topic for key, message in one.items()} == {"k": "setting/b"}
     with pytest.raises(
-        tt.BadTopic, match=r"Pass the topic as a regular expression, '\^settings\$'. Then each key includes"
+        tt.BadTopic, match=r"Pass the regular expression '\^settings\$' as topic. Then the keys of"
     ):
         _ = front.table(client, "settings")
     publish(writer, (1, 5), topic="desk/a")

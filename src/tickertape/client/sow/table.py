@@ -234,9 +234,9 @@ class TableState:
         for group in keys.topics if isinstance(keys, RecordKeys) else ():
             if group.pattern and not group.fields and group.topic == self._topic:
                 raise BadTopic(
-                    f"Cannot make a table of {self._topic!r}: this SOW covers several topics, and "
-                    "records of two of them can have the same explicit key. Pass the topic as a regular "
-                    f"expression, '^{re.escape(self._topic)}$'. Then each key includes the topic."
+                    f"Cannot make a table of {self._topic!r}: its SOW has records of several topics, and "
+                    "two of them can have the same explicit key. Pass the regular expression "
+                    f"'^{re.escape(self._topic)}$' as topic. Then the keys of the table include the topics."
                 )
 
 

@@ -203,7 +203,7 @@ class PublishChecks:
                 raise BadTopic(
                     f"Cannot commit messages for {shown(topic)}: after a configuration change, "
                     "this is the name of a queue, whose messages are stored in another topic. Abort the "
-                    "transaction. A new one stores messages for the name in that topic."
+                    "transaction, and publish the messages to the queue."
                 )
 
     def admit(self, command: Publish, batch: MessageBatch) -> Admission:

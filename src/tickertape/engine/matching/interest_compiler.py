@@ -99,9 +99,9 @@ class InterestCompiler:
                 size += len(name.encode()) + _NAME_OVERHEAD_BYTES
         if size > topic_names_bytes_max:
             raise LimitReached(
-                f"Cannot subscribe to {shown(interest.topic)}: the names of all matching topics whose "
-                f"messages are not JSON need {size:,} bytes, more than {topic_names_bytes_max:,} "
-                "(topic_names_bytes_max). Use a pattern that matches fewer topics."
+                f"Cannot subscribe to {shown(interest.topic)}: it matches too many topics with another "
+                f"message type than JSON. Their names need {size:,} bytes, more than {topic_names_bytes_max:,} "
+                "(topic_names_bytes_max). Use a pattern that matches fewer of them."
             )
         return {kind: tuple(names) for kind, names in found.items()}
 
