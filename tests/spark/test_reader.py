@@ -97,7 +97,7 @@ def test_wrong_or_unreadable_journal_files_are_refused_without_a_server_read(
         moved = replace(part, directory=str(other.data))
         with pytest.raises(
             WrongJournal,
-            match=f"directory {other.data} of option journal on .*{part.journal}.*or omit the option",
+            match=f"directory {other.data} of option 'journal' on .*{part.journal}.*or omit the option",
         ):
             list(reader.read(moved))
     (tmp_path / "empty").mkdir()

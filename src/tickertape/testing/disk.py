@@ -207,8 +207,8 @@ class StrictDisk:
         return self._used
 
     def contents(self) -> dict[str, bytes]:
-        """Return the contents of every file by path, for assertions. It is not a disk operation for `fail`
-        and `calls`."""
+        """Return the contents of every file by path, for assertions. `calls` does not count this call,
+        and `fail` does not fail it."""
         found: dict[str, bytes] = {}
         waiting = [("", self._names.root)]
         while waiting:

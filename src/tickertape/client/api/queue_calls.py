@@ -89,7 +89,8 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
           queue.
         - Stream: the request for the next message or batch acknowledges the previous one. So a `break` leaves
           the last message unacknowledged: call `ack` before the `break`. Otherwise this message returns to
-          the queue when the subscription ends, or when a new `for` loop over the stream starts.
+          the queue when the subscription ends. It also returns, unacknowledged, when a new `for` loop over
+          the stream starts.
 
         After an explicit `ack`, `cancel` or `expire` of a message, the client does not acknowledge it
         automatically. After a `sow_delete` of the message, the automatic acknowledgement has no effect.

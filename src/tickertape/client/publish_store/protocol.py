@@ -114,8 +114,8 @@ class AppendingPublishStore(PublishStore, Protocol):
     def seal(self, stored: Stored) -> None:
         """Store the batch `stored` in place of the messages appended since the last batch.
 
-        In most cases these are the messages of `stored`, and need not be written again. Otherwise the store
-        adds the messages that it lacks, and drops appended messages that are not in `stored`. Raises
+        In most cases the store has exactly the messages of `stored` already, and writes none of them.
+        Otherwise it adds missing ones, and drops appended messages that are not in `stored`. Raises
         `StoreError` if the batch is not stored.
         """
 

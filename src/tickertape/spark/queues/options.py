@@ -92,7 +92,7 @@ def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> Queu
     options = read_names(given, _NAMES, refused)
     queue = options[QUEUE]
     if is_pattern(queue):
-        raise BadOption(f"Cannot use option queue: {queue!r} is a pattern. Name one queue.")
+        raise BadOption(f"Cannot use option 'queue': {queue!r} is a pattern. Name one queue.")
     check_topic(queue)
     size = options.get("maxBytesPerTrigger")
     return QueueSourceOptions(

@@ -131,7 +131,7 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
         # Operating system errors become errors of this package.
         kind = JournalError if isinstance(error, OSError) else type(error)
         raise kind(
-            f"Cannot read directory {directory} of option journal on {os.uname().nodename}: "
+            f"Cannot read directory {directory} of option 'journal' on {os.uname().nodename}: "
             f"{str(error).removesuffix('.')}. Give each executor access to the data "
             "directory of the server, or omit the option."
         ) from error
