@@ -93,7 +93,7 @@ def test_killed_worker_is_replaced_without_lost_or_duplicate_rows(
 def test_directory_of_another_server_is_refused_in_one_line(
     spark: SparkSession, log: RunningServer, tmp_path: Path
 ) -> None:
-    with pytest.raises(Exception, match=rf"directory {tmp_path} of option journal on") as caught:
+    with pytest.raises(Exception, match=rf"directory {tmp_path} of option 'journal' on") as caught:
         load(spark, log, files=False, journal=str(tmp_path)).collect()
     errors = {text for text in str(caught.value).splitlines() if re.match(r"tickertape\.[A-Z]", text)}
     assert len(errors) == 1

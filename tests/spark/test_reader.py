@@ -101,9 +101,9 @@ def test_wrong_or_unreadable_journal_files_are_refused_without_a_server_read(
         ):
             list(reader.read(moved))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotAJournal, match=f"directory {tmp_path}/empty of option journal on"):
+    with pytest.raises(NotAJournal, match=f"directory {tmp_path}/empty of option 'journal' on"):
         list(reader.read(replace(part, directory=str(tmp_path / "empty"))))
-    with pytest.raises(NotAJournal, match=f"directory {tmp_path}/missing of option journal on"):
+    with pytest.raises(NotAJournal, match=f"directory {tmp_path}/missing of option 'journal' on"):
         list(reader.read(replace(part, directory=str(tmp_path / "missing"))))
 
 

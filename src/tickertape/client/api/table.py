@@ -296,7 +296,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
     # -- calls that wait --------------------------------------------------------------------------------
 
     def wait(self, timeout: float | str | None = None) -> Done:
-        """Wait until a record was added, updated or (by a new result) removed since the last call of `changed`.
+        """Wait until a record was added, updated or removed (by a refresh) since the last call of `changed`.
 
         Args:
             timeout: Longest wait in seconds or text (`"500ms"`). None (default): no timeout.

@@ -190,9 +190,10 @@ class MessageStream(StreamBase):
     def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until a bookmark subscription has caught up with the log, or has reached the end of its range.
 
-        A server of AMPS reports this point as the acknowledgement `completed`. A subscription without a bookmark has
-        nothing to catch up with, so the call returns at once. While the call waits, the stream buffers up to
-        256 MiB of unread messages. A larger replay pauses at this size until another thread reads messages.
+        A server of AMPS reports this point as the acknowledgement `completed`. A subscription without a
+        bookmark has nothing to catch up with, so the call returns at once. While the call waits, the stream
+        buffers up to 256 MiB of unread messages. A larger replay pauses at this size until another thread
+        reads messages.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
