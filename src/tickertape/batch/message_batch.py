@@ -644,9 +644,9 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def cancel(self) -> None:
         """Return the message to its queue for redelivery to any consumer.
 
-        If the message has reached a limit of the queue (`max_cancels`, `max_deliveries` or `expiration`), the
-        queue expires it instead. The client sends this at once. No effect in an at-most-once queue. Raises
-        the errors of `ack`.
+        The client sends the request at once. If the message has reached a limit of the queue (`max_cancels`,
+        `max_deliveries` or `expiration`), the queue expires it instead. No effect in an at-most-once queue.
+        Raises the errors of `ack`.
         """
         self._settle("cancel")
 
@@ -654,14 +654,14 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         """Reject the message: the server removes it from its queue, and publishes it to the dead-letter topic
         if the queue has one.
 
-        The client sends this at once. No effect in an at-most-once queue. Raises the errors of `ack`.
+        The client sends the request at once. No effect in an at-most-once queue. Raises the errors of `ack`.
         """
         self._settle("expire")
 
     def extend(self, seconds: float | str) -> None:
         """Set the end of the lease to `seconds` from now. This extends or shortens the lease.
 
-        The client sends this at once. No effect in an at-most-once queue, and on a lease without an end.
+        The client sends the request at once. No effect in an at-most-once queue, or on a lease without end.
 
         Args:
             seconds: Remaining time of the lease in seconds or text (`"60s"`): more than 0, at most 366 days.

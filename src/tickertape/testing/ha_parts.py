@@ -77,9 +77,9 @@ def check_subscription_manager(make: Callable[[], SubscriptionManager], *, survi
     """Check a subscription manager. Raise `AssertionError` with the first violated requirement.
 
     Args:
-        make: Returns a new, empty manager. With `survives=True`, each later call returns a manager with the
-            stored subscriptions of the first one, as after a restart of the process. `make` gives it a
-            handler for each of them.
+        make: Returns a new, empty manager. With `survives=True`, each later call returns a manager that has
+            restored the subscriptions of the first one, as after a restart of the process, and has a handler
+            for each of these subscriptions.
         survives: Whether subscriptions survive the end of the process. Default False.
 
     Example:

@@ -281,9 +281,9 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         """Read the stored messages of a topic from a start point. Then the stream ends.
 
         The end is the last message that the server had accepted at the call, including earlier publishes of
-        this client. A range may end the stream earlier. If an error ends the replay early, iteration raises
-        this error. If the stream ends without an error, everything was read. Messages have a bookmark and a
-        timestamp.
+        this client. With a range as `bookmark`, the stream may end earlier. If an error ends the replay
+        early, iteration raises this error. If the stream ends without an error, everything was read. Messages
+        have a bookmark and a timestamp.
 
         Args:
             topic: Name or pattern of the topics, as in `bookmark_subscribe`.

@@ -132,9 +132,9 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or the SOW has explicit keys and covers several topics (`pattern` in its configuration), so keys
-            alone are not unique. Then pass the topic as a pattern, such as `"^settings$"`: with a pattern,
-            each key of the table includes the topic.
+            Or `topic` names a SOW that has records of several topics (`pattern` in its configuration) and
+            explicit keys, which are unique only within one of these topics. Then pass a pattern,
+            `"^settings$"` instead of `"settings"`: each key of the table includes the topic.
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.

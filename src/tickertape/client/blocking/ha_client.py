@@ -155,8 +155,8 @@ class HAClient(HAFrontend, Client):
         handler) the call does not wait. In a forked child it does nothing.
 
         Args:
-            timeout: Longest wait in seconds or text. A handler that runs longer is not interrupted. None: no
-                timeout. Default: the timeout of the client.
+            timeout: Longest wait in seconds or text. Then the call returns, also while a handler still runs.
+                None: no timeout. Default: the timeout of the client.
 
         Raises:
             BadOption: The timeout is invalid. The client stays open.

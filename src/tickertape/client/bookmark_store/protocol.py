@@ -78,12 +78,12 @@ class BookmarkStore(Protocol):
         has no effect if the subscription already has a recovery point."""
 
     def resumed(self, sub_id: str, *, forget_beyond: bool = False) -> None:
-        """Prepare for a subscribe or resubscribe: the method `log` may then accept a message a second time.
+        """Prepare for a subscribe or resubscribe, which may deliver known messages a second time.
 
-        It does so for messages that are not discarded.
+        `log` then accepts a known message again, unless it is discarded.
 
-        `forget_beyond` allows redelivery of all messages after the recovery point, also of discarded ones.
-        The client sets it for conflated subscriptions, which receive different messages each time."""
+        `forget_beyond`: `log` also accepts discarded messages after the recovery point. The client sets it
+        for conflated subscriptions, which receive different messages each time."""
 
     def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
         """Record a received batch, and return which of its messages the client delivers to the application.

@@ -126,10 +126,10 @@ class LogonNotingPublishStore(PublishStore, Protocol):
 
     Before its first logon, a client does not know which topics are persistent, so it stores every message.
     After the logon, it removes the messages of non-persistent topics from the store, and sends them without
-    sequence numbers. It does the same with messages of an earlier process that never logged on. If
-    an earlier process had logged on, its messages may be in a log already. Then messages of a topic that is
-    not persistent end the connection with `TopicNotRecorded`. All publish stores of Tickertape follow this
-    protocol.
+    sequence numbers. It does the same with messages of an earlier process that never logged on. A
+    process that has logged on stores only messages of persistent topics. If one of these topics is not
+    persistent any more, the connection of the next process ends with `TopicNotRecorded`. All publish stores
+    of Tickertape follow this protocol.
     """
 
     @property

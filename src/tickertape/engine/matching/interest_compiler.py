@@ -101,7 +101,7 @@ class InterestCompiler:
             raise LimitReached(
                 f"Cannot subscribe to {shown(interest.topic)}: it matches too many topics with another "
                 f"message type than JSON. Their names need {size:,} bytes, more than "
-                f"{topic_names_bytes_max:,} (topic_names_bytes_max). Use a pattern with fewer of them."
+                f"{topic_names_bytes_max:,} (topic_names_bytes_max). Use a pattern that matches fewer."
             )
         return {kind: tuple(names) for kind, names in found.items()}
 
