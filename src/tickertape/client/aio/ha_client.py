@@ -27,7 +27,8 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         BadName: The client name is invalid.
         BadOption: Another parameter is invalid.
         UsageError: `publish_store` or `bookmark_store` is not a store.
-        StoreError: A store failed, or belongs to another client name.
+        StoreOwnerMismatch: A store belongs to another client name.
+        StoreError: A store failed.
         Closed: A store is closed.
 
     Example:

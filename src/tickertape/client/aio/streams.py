@@ -203,7 +203,7 @@ class AsyncMessageStream(StreamBase):
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
 
         Raises:
-            UsageError: The stream is not from `sow` or `sow_and_subscribe`.
+            UsageError: The stream has no query result.
             TimedOut: The result is not complete within `timeout`.
             StreamEnded: The subscription ended before the result was complete.
             BadOption: The timeout is invalid.

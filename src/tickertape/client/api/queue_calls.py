@@ -87,10 +87,9 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
 
         - Handler: if it returns, the message is acknowledged. If it raises, the message is released to the
           queue.
-        - Stream: the request for the next message or batch acknowledges the previous one. So a `break` leaves
-          the last message unacknowledged: call `ack` before the `break`. Otherwise this message returns to
-          the queue when the subscription ends. It also returns, unacknowledged, when a new `for` loop over
-          the stream starts.
+        - Stream: within a `for` loop, the request for the next message or batch acknowledges the previous
+          one. So a `break` leaves the last message unacknowledged: call `ack` before the `break`. Otherwise
+          the message returns to the queue when the subscription ends, or when another loop starts.
 
         After an explicit `ack`, `cancel` or `expire` of a message, the client does not acknowledge it
         automatically. After a `sow_delete` of the message, the automatic acknowledgement has no effect.

@@ -132,9 +132,10 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or `topic` names a SOW that has records of several topics (`pattern` in its configuration) and
-            explicit keys, which are unique only within one of these topics. Then pass a pattern,
-            `"^settings$"` instead of `"settings"`: each key of the table includes the topic.
+            Or `topic` is the name of a SOW for several topics (`pattern` in its configuration) with explicit
+            keys, which are unique only within one of these topics. Then pass the name as a pattern
+            (`"^settings$"` instead of `"settings"`). The keys of such a table are pairs of topic and
+            `sow_key`.
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.

@@ -60,7 +60,7 @@ class TransactionBase:
 
     @property
     def uncertain(self) -> bool:
-        """Whether a commit got no answer, so that its outcome is unknown. If so, call `commit` again."""
+        """Whether the outcome of a commit is unknown. If so, call `commit` again."""
         return self._buffer.uncertain
 
     def publish(

@@ -145,7 +145,7 @@ class Client(
             NotTickertape: The peer is not a Tickertape server.
             TimedOut: No logon within `timeout`.
             AuthenticationFailed: The token or password is missing or wrong.
-            NameInUse: Another user is connected with this client name, or took it over.
+            NameInUse: Another user is connected with this client name, or another connection took it over.
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version of the client.
             PeerError: Another protocol error. Its subclass `BadCommand` also means that no sequence number is

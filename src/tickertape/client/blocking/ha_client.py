@@ -51,7 +51,8 @@ class HAClient(HAFrontend, Client):
         BadName: The client name is invalid.
         BadOption: Another parameter is invalid.
         UsageError: `publish_store` or `bookmark_store` is not a store.
-        StoreError: A store failed, or belongs to another client name.
+        StoreOwnerMismatch: A store belongs to another client name.
+        StoreError: A store failed.
         Closed: A store is closed.
 
     Example:

@@ -38,9 +38,9 @@ class MessageStream(StreamBase):
 
     `Client.subscribe`, `bookmark_subscribe`, `replay`, `sow_and_subscribe` and `execute` return it. Iteration
     waits for messages. When the subscription ends, iteration ends too, without an exception, and
-    `end_reason` has the reason. A bounded stream (`Client.replay`) is different: if an error ends it early,
-    iteration raises the error. So if its iteration ends normally, all its messages were read. An ended stream
-    does not restart.
+    `end_reason` has the reason. A bounded stream (`replay`, or a query by `execute`) is different: if an error
+    ends it early, iteration raises the error. So if its iteration ends normally, all its messages were read.
+    An ended stream does not restart.
 
     The stream is a context manager that closes itself.
 
@@ -190,10 +190,9 @@ class MessageStream(StreamBase):
     def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until a bookmark subscription has caught up with the log, or has reached the end of its range.
 
-        A server of AMPS reports this point as the acknowledgement `completed`. A subscription without a
-        bookmark has nothing to catch up with, so the call returns at once. While the call waits, the stream
-        buffers up to 256 MiB of unread messages. A larger replay pauses at this size until another thread
-        reads messages.
+        A subscription without a bookmark has nothing to catch up with, so the call returns at once. While the
+        call waits, the stream buffers up to 256 MiB of unread messages. A larger replay pauses at this size
+        until another thread reads messages. In AMPS, the acknowledgement `completed` marks the same point.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
@@ -231,7 +230,7 @@ class MessageStream(StreamBase):
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
 
         Raises:
-            UsageError: The stream is not from `sow` or `sow_and_subscribe`.
+            UsageError: The stream has no query result.
             TimedOut: The result is not complete within `timeout`.
             StreamEnded: The subscription ended before the result was complete.
             BadOption: The timeout is invalid.

@@ -55,7 +55,7 @@ class ProgressStore(ClosesItself):
 
     @property
     def path(self) -> str | None:
-        """Path of the file of the store. None for a store in memory."""
+        """Path of the file of the store. A `MemoryBookmarkStore` has None."""
         return None
 
     # -- calls of the client ------------------------------------------------------------------------------

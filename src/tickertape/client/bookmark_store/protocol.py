@@ -43,8 +43,9 @@ class RecoveryPointAdapter(Protocol):
         `update` in `started`, `discard`, `discard_all`, `persisted` and `close` (see `BookmarkStore`). An
         exception of `update` goes to the caller of the store, except in `close`.
 
-        The store calls `update` only for every 60th `persisted` if the adapter publishes the points to the
-        same server. Otherwise each published point would cause another `persisted`, and this the next point.
+        An adapter that publishes the points to the same server would cause an endless loop: each published
+        point moves the end of the log, so the client calls `persisted`, and `persisted` calls `update`. For
+        such an adapter only every 60th `persisted` calls `update`.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

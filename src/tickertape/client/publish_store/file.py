@@ -65,7 +65,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
 
     A message is stored when `publish` returns. A stored message survives a crash of the process, and power
     loss with `sync="always"`. A client with a reopened store resends its messages and continues its
-    sequences. The store is a context manager that closes itself. The client does not close it.
+    sequences. The store is a context manager that closes itself. A client that gets it does not close it.
 
     Args:
         path: Directory for this store alone, created if missing. It belongs to the client name that uses it

@@ -234,9 +234,9 @@ class TableState:
         for group in keys.topics if isinstance(keys, RecordKeys) else ():
             if group.pattern and not group.fields and group.topic == self._topic:
                 raise BadTopic(
-                    f"Cannot make a table of {self._topic!r}: its SOW has records of several topics, and "
-                    "two of them can have the same explicit key. Pass the regular expression "
-                    f"'^{re.escape(self._topic)}$' as topic. Then the keys of the table include the topics."
+                    f"Cannot make a table of {self._topic!r}: this SOW stores the records of several topics, "
+                    "and records of different topics can have equal explicit keys. Make a table of the "
+                    f"pattern '^{re.escape(self._topic)}$', whose keys include the topic of the record."
                 )
 
 

@@ -205,8 +205,8 @@ class TransactionCoordinator:
             return
         if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
             raise BadOption(
-                f"Cannot commit {describe(transaction)}: without messages, its name must be a number "
-                f"of at most {transaction_empty_number_max:,}. Use a smaller number."
+                f"Cannot commit {describe(transaction)}: the name of a transaction without messages must be "
+                f"at most {transaction_empty_number_max:,}. Use a smaller number as name."
             )
         if self._asked_all >= commits_waiting_max:
             raise LimitReached(
