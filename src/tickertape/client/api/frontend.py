@@ -147,8 +147,8 @@ class ClientFrontend(StrictAttributes):
         Fewer acknowledgements reduce the cost for a publisher of large batches (`publish_batch`). They do not
         help `publish`. Without an interval, `publish` collects messages into larger frames while the client
         waits for an acknowledgement. With an interval, the client sends messages in small frames, as soon as
-        earlier frames are written. A publish store keeps messages for up to one interval longer. While it is
-        full, the client requests acknowledgements without an interval. `publish_flush` does not wait for the
+        earlier frames are written. A publish store keeps messages for up to one interval longer. A full
+        store does not wait for the interval. `publish_flush` does not wait for the
         interval.
 
         Args:

@@ -346,7 +346,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
 
         Raises:
-            TimedOut: The result is not complete within `timeout`. When complete, it replaces the records.
+            TimedOut: The result is not complete within `timeout`. It replaces the records later, when it is.
             QueryTooSlow: The server ended the query, because the unread results of all queries need too much
                 memory. This also ends the table.
 

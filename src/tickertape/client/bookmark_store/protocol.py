@@ -112,10 +112,10 @@ class BookmarkStore(Protocol):
         """Discard processed messages. Return the number of messages that this call has discarded."""
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        """Record that all messages of the subscription up to `bookmark` were delivered.
+        """Note `bookmark` of a notice of persisted messages, which the server sends.
 
-        The server sends `bookmark` in a notice of persisted messages. The message of `bookmark` itself may be
-        one that does not match the filter.
+        All messages of the subscription up to `bookmark` were delivered. The message of `bookmark` itself may
+        be one that does not match the filter.
         """
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:
