@@ -28,7 +28,7 @@ FULL_SECONDS_MAX = 900
 SPARK_SECONDS_MAX = 240
 """A Spark test may have to start a Java machine and workers first."""
 
-settings.register_profile("dev", max_examples=30, deadline=None, derandomize=True)
+settings.register_profile("dev", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile(
     "ci", parent=settings.get_profile("dev"), suppress_health_check=[HealthCheck.too_slow]
 )

@@ -19,7 +19,7 @@ from tickertape.testing import RunningServer
 
 pytestmark = pytest.mark.slow
 
-PROGRAMS: Final = 40
+PROGRAMS: Final = 16
 PROGRAMS_FULL: Final = 1_000
 STEPS: Final = 30
 KEYS: Final = 40

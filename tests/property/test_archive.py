@@ -126,10 +126,10 @@ def check(seeds: range, home: Path) -> None:
 
 @pytest.mark.slow
 def test_log_split_into_archive_and_journal_replays_as_one_log(tmp_path: Path) -> None:
-    check(range(3), tmp_path)
+    check(range(1), tmp_path)
 
 
 @pytest.mark.full
 @pytest.mark.slow
 def test_log_split_with_many_seeds_replays_as_one_log(tmp_path: Path) -> None:
-    check(range(3, 60), tmp_path)
+    check(range(1, 30), tmp_path)

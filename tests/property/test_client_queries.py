@@ -319,7 +319,7 @@ def fields(found: Found) -> Any:
 
 @pytest.mark.behaviour(51)
 @pytest.mark.behaviour(52)
-@pytest.mark.parametrize("block", parts(16, every_run=2))
+@pytest.mark.parametrize("block", parts(16))
 def test_records_and_messages_equal_the_log_through_network_faults(block: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(block * RUNS, (block + 1) * RUNS):

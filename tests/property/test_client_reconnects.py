@@ -38,7 +38,7 @@ from tickertape.wire.commands import (
 )
 from tickertape.wire.connection import Connection, Received
 
-RUNS = 250
+RUNS = 100
 PARTS_FULL = 200
 """A full run has this many times as many: 50,000."""
 STEPS = 120
@@ -337,7 +337,7 @@ def test_publish_store_with_network_faults_stores_each_message_once_in_order(par
 def test_publish_store_on_disk_with_network_faults_stores_each_message_once_in_order(
     tmp_path: Path, kind: str
 ) -> None:
-    for seed in (n for n in range(60) if n % 4):
+    for seed in (n for n in range(24) if n % 4):
         path = tmp_path / str(seed)
         store = FilePublishStore(path) if kind == "file" else HybridPublishStore(path, "2KB")
         world = World(seed, store)

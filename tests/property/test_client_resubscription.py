@@ -385,7 +385,7 @@ class World:
 
 
 @pytest.mark.behaviour(28)
-@pytest.mark.parametrize("block", parts(16, every_run=2))
+@pytest.mark.parametrize("block", parts(16))
 def test_subscription_with_network_faults_loses_and_duplicates_nothing(block: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(block * RUNS, (block + 1) * RUNS):

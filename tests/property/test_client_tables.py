@@ -321,7 +321,7 @@ class TableWorld(World):
 
 @pytest.mark.behaviour(55)
 @pytest.mark.behaviour(56)
-@pytest.mark.parametrize("block", parts(16, every_run=2))
+@pytest.mark.parametrize("block", parts(16))
 def test_tables_equal_the_records_through_network_faults(block: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(block * RUNS, (block + 1) * RUNS):

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.helpers.index_filters import index_filter, odd_body
 from tests.helpers.small_columns import make_columns_small
@@ -142,18 +140,12 @@ def _small_steps() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", ["json", "messagepack", "nvfix", "pattern"])
-def test_columns_change_no_result_of_many_programs(kind: str) -> None:
+def test_columns_change_no_result_of_many_programs(kind: str, full: bool) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(500 if full else 16):
         run(seed, kind, counts)
-    assert counts["searches"] > 100
-    assert counts["some records"] > 100
-
-
-@pytest.mark.parametrize("kind", ["json", "messagepack", "nvfix", "pattern"])
-@given(seed=st.integers(0, 2**32))
-def test_columns_change_no_result(kind: str, seed: int) -> None:
-    run(seed, kind, Counter())
+    assert counts["searches"] > 30
+    assert counts["some records"] > 30
 
 
 def test_body_is_read_once_by_all_queries_after_the_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tests.simulation.queue_checks import adds_up
 from tests.simulation.queue_workload import QueueClients, random_queues
 from tests.simulation.queue_world import QueueWorld
 
-EXAMPLES = 100
+EXAMPLES = 50
 EXAMPLES_FULL = 2_000
 STEPS = 40
 

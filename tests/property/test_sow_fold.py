@@ -26,7 +26,7 @@ SOW = (
     SowDefinition("explicit"),
 )
 TOPICS = ("orders", "pairs", "p/a", "p/b", "all", "explicit", "other")
-PROGRAMS = 25
+PROGRAMS = 15
 _DECODE = msgspec.msgpack.decode
 
 State = dict[tuple[Any, ...], tuple[bytes, str]]
@@ -132,7 +132,7 @@ class Program:
             self.counts["restarted"] += 1
 
 
-@pytest.mark.parametrize("part", parts(40, every_run=2))
+@pytest.mark.parametrize("part", parts(40))
 def test_states_after_random_programs_equal_the_fold_of_the_log(part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(part * PROGRAMS, (part + 1) * PROGRAMS):

@@ -24,7 +24,7 @@ from tickertape.engine.sow.state.delete import decode
 from tickertape.wire.sow_command import SOW_TOPIC, SowDelete
 
 ORDERS = SowDefinition("orders", key=("/id",), expiration=60_000)
-PROGRAMS = 20
+PROGRAMS = 12
 _ENCODE = msgspec.msgpack.encode
 _DECODE = msgspec.msgpack.decode
 
@@ -178,7 +178,7 @@ class Program:
             self.counts["restarted"] += 1
 
 
-@pytest.mark.parametrize("part", parts(40, every_run=2))
+@pytest.mark.parametrize("part", parts(40))
 def test_states_after_random_requests_equal_the_requests_in_the_order_of_the_log(part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(part * PROGRAMS, (part + 1) * PROGRAMS):

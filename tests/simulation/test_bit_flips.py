@@ -48,7 +48,7 @@ def outcome(log: Log, path: str, offset: int, expected: list[Message]) -> Outcom
 
 
 LOGS_FULL = 9
-STRIDE = 3
+STRIDE = 7
 """Without --full, one flip in this many bytes of commits, which are alike. Odd, so that all bits occur."""
 
 

@@ -116,11 +116,13 @@ def points(operation: str, *, torn: bool) -> int:
     return life.world.disk.calls[operation]
 
 
-def fail_each(operation: str, errors: tuple[int, ...], counts: Counter[str], *, torn: bool) -> int:
-    """Let each call fail with each error, and recover from it after power loss or a mere kill."""
+def fail_each(
+    operation: str, errors: tuple[int, ...], counts: Counter[str], *, torn: bool, full: bool
+) -> int:
+    """Let each call fail with one error (--full: with each), and recover after power loss or a mere kill."""
     total = points(operation, torn=torn)
     for nth in range(1, total + 1):
-        for error in errors:
+        for error in errors if full else (errors[nth % len(errors)],):
             life = FailureRun(counts, torn=torn)
             written = (None, 0, 1, 511)[nth % 4] if operation == "write" else None
             life.world.disk.fail(operation, nth, error, written=written)
@@ -141,11 +143,13 @@ def fail_each(operation: str, errors: tuple[int, ...], counts: Counter[str], *, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", EVERYTHING)
-def test_disk_after_any_failed_operation_no_unsynced_message_is_acknowledged(operation: str) -> None:
+def test_disk_after_any_failed_operation_no_unsynced_message_is_acknowledged(
+    operation: str, full: bool
+) -> None:
     counts: Counter[str] = Counter()
-    total = sum(fail_each(operation, ERRORS, counts, torn=torn) for torn in (False, True))
+    total = sum(fail_each(operation, ERRORS, counts, torn=torn, full=full) for torn in (False, True))
     assert total, "the run makes this call"
     if operation in ("sync", "write"):
         assert total > 40
-        assert counts["ended the run"] > 80
-        assert counts["start refused"] > 10
+        assert counts["ended the run"] > 25
+        assert counts["start refused"] > 3

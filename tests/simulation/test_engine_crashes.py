@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.stores import Store, everything_once
 
-SEEDS = 150
+SEEDS = 60
 SEEDS_FULL = 1_500
 
 
@@ -60,9 +60,9 @@ def test_acknowledged_means_retained_through_power_losses(part: int, full: bool)
                 store.connect(world)
         world.settle()
         everything_once(world, stores, f"seed {seed}")
-    assert counts["crash"] > 20
-    assert counts["kill"] > 5
-    assert counts["power lost inside a job"] > 10
-    assert counts["persisted messages sent again"] > 1
-    assert counts["sector_lost"] > 20
-    assert counts["unacknowledged at the crash"] > 50
+    assert counts["crash"] > 8
+    assert counts["kill"] > 1
+    assert counts["power lost inside a job"] > 3
+    assert counts["persisted messages sent again"] > 0
+    assert counts["sector_lost"] > 8
+    assert counts["unacknowledged at the crash"] > 20

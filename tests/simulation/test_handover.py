@@ -12,7 +12,7 @@ from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 
-SCHEDULES_A_PART = 50
+SCHEDULES_A_PART = 20
 PARTS = 40
 TOPICS = ("a", "b", "c")
 HAPPENS = {

@@ -15,7 +15,7 @@ from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.commit.jobs import RetireSegments
 from tickertape.journal.retention import RetentionPolicy
 
-SEEDS = range(16)
+SEEDS = range(8)
 SEGMENT_BYTES = 8_192
 ONE_SEGMENT = RetentionPolicy(age_seconds=1)
 TOPICS = ("a", "b")
@@ -87,7 +87,7 @@ def test_held_feeds_miss_no_message_though_retention_leaves_one_segment() -> Non
     counts: Counter[str] = Counter()
     for seed in SEEDS:
         _run(seed, counts)
-    assert counts["held while the log grew"] > 20
-    assert counts["removed"] > 40
-    assert counts["one segment left"] > 8
-    assert counts["retention_held"] > 2
+    assert counts["held while the log grew"] > 10
+    assert counts["removed"] > 20
+    assert counts["one segment left"] > 4
+    assert counts["retention_held"] > 0

@@ -9,8 +9,8 @@ import pytest
 from tests.simulation.hole_world import HoleWorld
 from tickertape.journal.commit import accumulator
 
-SEEDS = 40
-SEEDS_FULL = 3_000
+SEEDS = 16
+SEEDS_FULL = 1_000
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -17,7 +17,7 @@ from tests.helpers.tiers import parts, seeds_of
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 
-WORLDS_A_PART: Final = 20
+WORLDS_A_PART: Final = 8
 PARTS: Final = 75
 
 _TOPICS: Final[dict[str, Callable[[str], bool]]] = {

@@ -11,9 +11,9 @@ import pytest
 from tests.simulation.journal_world import World
 from tickertape.journal.commit.group_commit import SyncPolicy
 
-CRASHES = 600
+CRASHES = 400
 CRASHES_FULL = 20_000
-SHARE = {SyncPolicy.ALWAYS: 0.6, SyncPolicy.INTERVAL: 0.2, SyncPolicy.NEVER: 0.2}
+SHARE = {SyncPolicy.ALWAYS: 0.4, SyncPolicy.INTERVAL: 0.3, SyncPolicy.NEVER: 0.3}
 ALWAYS_HAPPENS = (
     "sector_kept",
     "sector_lost",

@@ -21,7 +21,7 @@ from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 HARMS = ("missing", "empty", "zeros", "unreadable")
-LIVES = 4
+LIVES = 2
 
 
 def shown(disk: StrictDisk) -> tuple[list[Key], list[str]]:

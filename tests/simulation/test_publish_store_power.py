@@ -20,7 +20,7 @@ from tickertape.batch.derive import slice_batch
 from tickertape.client.publish_store import file
 from tickertape.client.publish_store.hybrid_parts import BacklogFiles
 
-WORLDS = 40
+WORLDS = 20
 WORLDS_FULL = 1_000
 LIVES = 5
 STEPS = 60
@@ -165,4 +165,4 @@ def test_publish_store_with_sync_always_keeps_returned_messages_through_power_lo
                 raise
         shutil.rmtree(directory)
         counts.update(world.counts)
-    assert all(counts[event] > 20 for event in ("append", "seal", "put", "settle", "refuse", "found")), counts
+    assert all(counts[event] > 10 for event in ("append", "seal", "put", "settle", "refuse", "found")), counts

@@ -11,7 +11,7 @@ from tests.helpers.tiers import parts, seeds_of
 from tests.simulation.queue_workload import QueueClients, random_queues
 from tests.simulation.queue_world import QueueWorld
 
-SEEDS_A_PART = 30
+SEEDS_A_PART = 12
 LIVES = 3
 
 

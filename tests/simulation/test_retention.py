@@ -236,7 +236,7 @@ def _reopened(world: EngineWorld) -> None:
 @pytest.mark.parametrize("part", range(3))
 def test_retention_through_crashes_and_failures_keeps_names_and_sequences(part: int, full: bool) -> None:
     counts: Counter[str] = Counter()
-    seeds = 600 if full else 24
+    seeds = 400 if full else 12
     for seed in (*range(part * seeds // 3, (part + 1) * seeds // 3), *REGRESSIONS[part]):
         policies = FOUR_SEGMENTS, RetentionPolicy(age_seconds=30), RetentionPolicy(age_seconds=1)
         world = EngineWorld(

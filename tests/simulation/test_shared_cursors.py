@@ -18,7 +18,7 @@ from tickertape.engine.delivery import fanout, log_delivery, shared_cursor
 from tickertape.engine.limits import shared_cursors_max
 from tickertape.engine.subscriptions.log_feed import Phase
 
-WORLDS_A_PART: Final = 5
+WORLDS_A_PART: Final = 2
 PARTS: Final = 200
 MUST_HAPPEN: Final = {
     "cohorts": 21,

@@ -39,12 +39,12 @@ def run(seed: int, counts: Counter[str]) -> None:
 @pytest.mark.timeout(300)
 def test_records_after_each_start_are_those_of_all_persisted_messages() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(50):
+    for seed in range(20):
         run(seed, counts)
-    assert min(counts[name] for name in ("crashes", "removed segments", "checkpoints")) > 50
-    assert min(counts[name] for name in ("orders loaded", "rates loaded", "deltas loaded")) > 20
-    assert counts["moved manifests"] > 5
-    assert counts["clean stops"] > 5
+    assert min(counts[name] for name in ("crashes", "removed segments", "checkpoints")) > 20
+    assert min(counts[name] for name in ("orders loaded", "rates loaded", "deltas loaded")) > 8
+    assert counts["moved manifests"] > 1
+    assert counts["clean stops"] > 1
 
 
 @pytest.mark.full
@@ -69,10 +69,10 @@ def crash_at(operations: int, *, power: bool) -> bool:
 
 @pytest.mark.parametrize("part", range(2))
 def test_crash_at_each_disk_call_of_a_program_loses_no_record(part: int) -> None:
-    """Every run has each eighth call, and --full all of them."""
+    """Every run has each 24th call, and --full all of them."""
     operations = part
     while not crash_at(operations, power=bool(part)):
-        operations += 8
+        operations += 24
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.tiers import parts, seeds_of
 from tests.simulation.sow_order_model import OrderWorld
 
-SCHEDULES_A_PART: Final = 1_000
+SCHEDULES_A_PART: Final = 400
 PARTS: Final = 20
 MUST_HAPPEN: Final = {
     1: {

@@ -17,7 +17,7 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.stores import Store
 from tests.simulation.transaction_clients import Planned, Transactor
 
-SEEDS_A_PART = 20
+SEEDS_A_PART = 8
 MUST_HAPPEN = (
     "committed",
     "committed before",

@@ -25,8 +25,8 @@ KINDS = ("cut", "zeros", "noise")
 LOGS = 1
 LOGS_FULL = 64
 """Logs whose tail, more than a KiB, is damaged at each offset in each way."""
-TORN = 350
-TORN_FULL = 20_000
+TORN = 140
+TORN_FULL = 8_000
 SECTOR_BYTES = 512
 BODY_AT = commit_header_bytes + batch_from_bodies("topic11", [b"x"]).head_bytes
 """Offset in a commit of the body of its only message."""
@@ -86,7 +86,7 @@ def test_log_cut_at_any_offset_and_republished_has_each_message_once(full: bool)
     log = small_log(SEED, marks=False)
     path = segment_path(log.last_segment)
     everything = [*log.sealed, *survivors(log, log.used)]
-    for offset in range(segment_header_bytes, log.used + 1, 5 if full else 11):
+    for offset in range(segment_header_bytes, log.used + 1, 5 if full else 29):
         damaged = log.with_file(path, log.files[path][:offset])
         journal, disk, _ = reopened(damaged, publish=everything)
         found = messages_in(journal, disk)
@@ -168,7 +168,7 @@ def test_recovery_with_headers_of_commits_in_payloads_finds_only_real_commits(fu
         forged = decode_commit(contents, start + BODY_AT)
         assert forged is not None
         assert forged.offset == start + BODY_AT, "the forged header names its own offset"
-    for offset in range(segment_header_bytes, log.used, 3 if full else 7):
+    for offset in range(segment_header_bytes, log.used, 3 if full else 19):
         kept = log.files[path][: log.used]
         damaged = kept[:offset] + bytes([kept[offset] ^ 0xFF]) + kept[offset + 1 :]
         first_hit = next(end for end, _ in log.commits if end > offset)

@@ -242,6 +242,7 @@ def test_audit_of_an_intact_log_is_in_order(whole: RunningServer) -> None:
     }
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("spark")
 def test_audit_against_another_server_reports_differences_and_exits_1(
     whole: RunningServer, tampered: RunningServer

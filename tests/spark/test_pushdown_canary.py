@@ -77,6 +77,7 @@ def numbers(frame: DataFrame) -> list[int]:
     return sorted(row[0] for row in frame.collect())
 
 
+@pytest.mark.full
 def test_canary_narrowed_read_is_reused_by_a_later_query_without_conditions(frame: DataFrame) -> None:
     assert numbers(frame.where("n < 3")) == [0, 1, 2]
     assert numbers(frame) == [0, 1, 2], f"Spark reads all {COUNT} now: reconsider ADR 30"

@@ -19,7 +19,7 @@ from tests.helpers.tiers import seeds_of
 from tests.world.choices import SOW_TABLES, TABLES, missing
 from tests.world.life import HARMED, LARGE, MACHINES, PAIR, RECORDS, SMALL, TRIO, UNLIKE, AnyShape, kept, live
 
-EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 120, PAIR: 40, UNLIKE: 40, LARGE: 40, HARMED: 24, RECORDS: 60}
+EVERY_RUN = {MACHINES: 60, SMALL: 40, TRIO: 48, PAIR: 16, UNLIKE: 16, LARGE: 20, HARMED: 10, RECORDS: 28}
 """In this many simulations each fault occurs. With clients of each kind, each command is sent, and each pair
 of options is chosen.
 """
@@ -41,9 +41,11 @@ HAPPENED = (
 )  # fmt: skip
 SOW_HAPPENED = (
     "results judged", "messages after results judged", "restarts judged", "checkpoints removed",
-    "queries sent again", "query without a result", "delete without an answer", "stream cut short",
+    "queries sent again", "query without a result", "delete without an answer",
     "queries of few records", "queries copied in steps", "changes undone for a query",
 )  # fmt: skip
+CUT_SHORT = 103
+"""Seed of a simulation with the rare event that the others need not have."""
 FRAMES = ("frames behind the first of a transaction", "connection lost between two frames")
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 TRACES = """
@@ -116,12 +118,19 @@ def test_changes_and_queries_of_records_on_one_or_two_servers_keep_the_guarantee
     _lived(RECORDS, seeds, *SOW_HAPPENED, *missing({}, SOW_TABLES))
 
 
+def test_stream_of_a_query_that_ends_early_is_judged() -> None:
+    counts: Counter[str] = Counter()
+    live(CUT_SHORT, RECORDS, counts)
+    assert counts["stream cut short"]
+
+
 @pytest.mark.parametrize("line", REGRESSIONS.read_text().splitlines())
 def test_simulation_with_a_seed_that_once_failed_passes(line: str) -> None:
     seed, shape = kept(line)
     live(seed, shape, Counter())
 
 
+@pytest.mark.timeout(300)
 def test_simulations_with_equal_seeds_are_equal_in_every_process(full: bool) -> None:
     traces = set()
     for hash_seed in ("1", "2"):

@@ -93,7 +93,7 @@ VARIANTS: Final = (
     Variant("design, two old copies, asynchronous", DESIGN, RESTORED),
     Variant("design, two old copies, synchronous", DESIGN, RESTORED_SYNC),
     *(
-        Variant(f"design, {topology}, {kind}{faults}", DESIGN, setup, seeds=8)
+        Variant(f"design, {topology}, {kind}{faults}", DESIGN, setup, seeds=4)
         for topology in TOPOLOGIES
         for sync, kind in enumerate(("asynchronous", "synchronous"))
         for faults, setup in _faults(topology, bool(sync))

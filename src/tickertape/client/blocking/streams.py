@@ -38,9 +38,9 @@ class MessageStream(StreamBase):
 
     `Client.subscribe`, `bookmark_subscribe`, `replay`, `sow_and_subscribe` and `execute` return it. Iteration
     waits for messages. When the subscription ends, iteration ends too, without an exception, and
-    `end_reason` has the reason. A bounded stream (`replay`, or a query by `execute`) is different: if an error
-    ends it early, iteration raises the error. So if its iteration ends normally, all its messages were read.
-    An ended stream does not restart.
+    `end_reason` has the reason. A bounded stream (`replay`, or a query by `execute`) is different: if an
+    error ends it early, iteration raises the error. So if its iteration ends normally, all its messages were
+    read. An ended stream does not restart.
 
     The stream is a context manager that closes itself.
 

@@ -250,7 +250,7 @@ def test_publish_into_file_store_interrupted_at_any_bytecode_loses_nothing(
             assert (again.unpersisted_count(), again.last_sequence) == (0, max(harness.given))
         assert given
         shutil.rmtree(tmp_path / str(step))
-        step += 29 if full else 53  # a prime, so that the steps vary
+        step += 29 if full else 107  # a prime, so that the steps vary
     assert step > 100
 
 

@@ -326,12 +326,12 @@ def test_waiting_archive_reads_do_not_block_log_reads(scene: Scene, monkeypatch:
                     messages_max=7,
                 )
             )
-        for _ in range(1000):
+        for _ in range(400):
             world.step()
         assert world.archive_reads
         peer = world.connect("reader")
         asked = peer.subscribe("s", "t", bookmark=scene.mark(scene.first), credit=1 << 20)
-        for _ in range(4000):
+        for _ in range(1500):
             world.step()
         assert isinstance(peer.answers[asked], Ack)
         assert peer.heard["s"] == [h for p, h in sorted(world.everything.items()) if p > scene.first]

@@ -61,7 +61,7 @@ def test_constants_of_a_shape_are_replaced_by_placeholders(parsed: list[str], te
 
 
 def test_filters_with_other_constants_are_parsed_once(parsed: list[str]) -> None:
-    for number in range(1_000):
+    for number in range(300):
         assert _check(
             f"/symbol = '{'S' * (number % 7)}{number}' AND /price > {number}.5 OR /n IN ({number}, 'x')"
         )
@@ -85,7 +85,7 @@ def test_random_filters_have_the_trees_and_positions_of_the_parser() -> None:
     random = Random(3)
     usual, odd = FilterTexts(random.choice), OddFilterTexts(random.choice, SIGNATURES)
     cached = 0
-    for number in range(3_000):
+    for number in range(1_000):
         text = (usual if number % 2 else odd).filter()
         try:
             read(text)
@@ -93,13 +93,13 @@ def test_random_filters_have_the_trees_and_positions_of_the_parser() -> None:
             assert tree_of(text) is None, text
         else:
             cached += _check(text)
-    assert cached > 2_000
+    assert cached > 600
 
 
 def test_changed_filters_have_the_errors_of_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(4)
     make = FilterTexts(random.choice)
-    for _ in range(400):
+    for _ in range(150):
         text = make.filter()
         at = random.randrange(len(text))
         text = text[:at] + random.choice(["", "'", '"', "(", ",", "0", " ", "/", "-"]) + text[at + 1 :]

@@ -259,7 +259,7 @@ def ends() -> list[bytes]:
         good[:-40] + bytes(40),
         bytes(len(good)),
     ]
-    for at in range(len(good) - 32, len(good)):
+    for at in range(len(good) - 32, len(good), 3):
         damaged.append(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
     return damaged
 
