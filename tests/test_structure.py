@@ -67,6 +67,7 @@ FOLDER_EXCEPTIONS: Final[dict[str, str]] = {
     "engine/sow/state": "a file for each noun of ADR 44",
     "client/queues": "acknowledgements only; the rest of a queue is the server's",
     "filter": "what all folders of it share, and the filter over a batch",
+    "journal/format": "a file for each stored format",
     "server/access": "rights join it",
     "server/config": "a file for each section",
     "spark": "the two entry points",

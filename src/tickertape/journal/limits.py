@@ -40,6 +40,11 @@ retired_step_records: Final = 4096
 """Control records that one step of a removal merges."""
 read_bytes_target: Final = 256 * KIB
 """Bytes that one read request asks for."""
+sparse_read_bytes: Final = 8 * KIB
+"""Bytes that a read request for a rare topic asks for first: a block of small commits, or the head of a large
+one."""
+link_snapshot_records: Final = 100
+"""Link records up to the next one with all places. A start reads at most this many, or one for each place."""
 
 # transaction
 staging_files_open_max: Final = 64

@@ -17,6 +17,7 @@ import numpy as np
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
+from tickertape.journal.format.link_records import LinkRecord, encode_link
 from tickertape.journal.format.replication_records import HoleRange, holes_of
 from tickertape.journal.format.retired_state import (
     NOTHING_HIGHEST,
@@ -32,6 +33,7 @@ from tickertape.journal.index.segment_index import publisher_spans
 from tickertape.journal.limits import read_bytes_target
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest, last_of
+from tickertape.journal.reading.place_search import find_places
 
 
 class RetentionPolicy(NamedTuple):
@@ -131,6 +133,7 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
     kept = yield from with_records(before.records if before is not None else (), records)
     raised, holes = yield from _holes_in(kept, before.holes if before is not None else {})
     highest = highest.with_later(*raised)
+    places = (yield from find_places(view, following.first_position, strict=True)).places
     header = following.header
     return RetiredFacts(
         RetiredState(
@@ -146,7 +149,7 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
             highest=highest,
             records=kept,
             manifests=before.manifests if before is not None else {},
-            links=before.links if before is not None else (),
+            links=tuple(encode_link(LinkRecord(*place)) for place in places),
             holes=holes,
         ),
         first,

@@ -258,6 +258,11 @@ class SegmentIndex:
         found = self._topics.next_with(topic, block)
         return found if found is not None and found < self.blocks else None
 
+    def previous_block_with(self, topic: str, block: int) -> int | None:
+        """Return the last block at or before `block` that may hold `topic`. None if no block of this segment
+        does."""
+        return self._topics.previous_with(topic, min(block, self.blocks - 1))
+
     def reach_with(self, topic: str, offset: int, bytes_max: int) -> int:
         """Return the end of the consecutive blocks from `offset` on that may hold `topic`, about `bytes_max`
         at most."""

@@ -122,6 +122,18 @@ class TopicTable:
             found = other if found is None else min(found, other)
         return None if found is None else max(block, found * self._stride)
 
+    def previous_with(self, topic: str, block: int) -> int | None:
+        """Return the last block at or before `block` that may hold `topic`. None if no known block does."""
+        if self._given_up:
+            return block
+        wanted = topic_hash(topic)
+        group = block // self._stride
+        settled, near = self._settled_rows(wanted), self._recent_rows(wanted)
+        near = near[near <= group]
+        row = int(settled.searchsorted(np.uint16(min(group, _GROUPS_MAX - 1)), side="right")) - 1
+        found = max(int(settled[row]) if row >= 0 else -1, int(near.max()) if len(near) else -1)
+        return None if found < 0 else min(block, (found + 1) * self._stride - 1)
+
     def run_with(self, topic: str, block: int, limit: int) -> int:
         """Return how many consecutive blocks from `block` on may hold `topic`, at most `limit`."""
         if self._given_up or limit <= 0:

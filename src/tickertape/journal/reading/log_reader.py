@@ -57,14 +57,17 @@ class LogReader:
     `answer(data)`. Parts may start before the first `position` and hold other topics, so the caller must cut
     them. After each call the next part starts at `position` or later."""
 
-    def __init__(self, view: LogView, position: int, topic: str | None = None) -> None:
+    def __init__(
+        self, view: LogView, position: int, topic: str | None = None, *, first_bytes: int = 0
+    ) -> None:
+        """`first_bytes`: size of the first reads, if the topic is known to be rare. 0: a large read."""
         self._view = view
         self._topic = topic
         self.position = max(position, view.first_position)
         self._segment: LogSegment | None = None
         self._offset = 0
         self._need = 0
-        self._head_bytes = 0
+        self._head_bytes = first_bytes
         """Bytes of the next commit to read first if its head may suffice, else 0."""
         self._bodies: _Bodies | None = None
         self._request: ReadRequest | None = None

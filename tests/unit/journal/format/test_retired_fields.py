@@ -20,6 +20,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, load_publishers
 from tickertape.journal.format import retired_state
+from tickertape.journal.format.link_records import LinkRecord, encode_link
 from tickertape.journal.format.retired_state import (
     ForeignRecord,
     HighestSequences,
@@ -44,6 +45,7 @@ def record(**fields: object) -> bytes:
 
 NAME = record(type="publisher", publisher=11, name="eleven")
 BEGUN = record(type="queue", queue="q", recovery_point="epoch", position=3, log=OTHER)
+LINKS = (encode_link(LinkRecord(OTHER, 9, 70)), encode_link(LinkRecord(OTHER, 2**64 - 1, 2**40)))
 PLAIN = RetiredState(
     journal_id=bytes(range(16)),
     through=3,
@@ -62,7 +64,7 @@ PLAIN = RetiredState(
 RESERVED = PLAIN._replace(
     records=(NAME, ForeignRecord(OTHER, BEGUN)),
     manifests={"orders": RetiredManifest(40, 6, 2, 123, 456)},
-    links=(b"\x80", b"link"),
+    links=LINKS,
     holes={11: struct.pack("<4Q", 10, 20, 22, 22)},
 )
 FILES = {"retired": PLAIN, "retired-reserved": RESERVED}
@@ -101,7 +103,10 @@ def test_golden_retired_file_matches_the_format_document() -> None:
     body = msgspec.msgpack.decode(data[16:], strict=False)
     assert body["records"] == [NAME, [OTHER, BEGUN]]
     assert body["manifests"] == {"orders": [40, 6, 2, 123, 456]}
-    assert body["links"] == [b"\x80", b"link"]
+    assert body["links"] == [
+        b"\x94\xc4\x10" + OTHER + b"\x09\x46\xc0",
+        b"\x94\xc4\x10" + OTHER + b"\xcf" + b"\xff" * 8 + b"\xcf\0\0\1\0\0\0\0\0\xc0",
+    ]
     assert body["holes"] == {11: struct.pack("<4Q", 10, 20, 22, 22)}
     plain = msgspec.msgpack.decode((GOLDEN / "retired.bin").read_bytes()[16:])
     assert not {"manifests", "links", "holes"} & {*plain}

@@ -18,6 +18,10 @@ def brute(blocks: list[set[str]], topic: str, block: int) -> int | None:
     return next((at for at in range(block, len(blocks)) if topic in blocks[at]), None)
 
 
+def brute_previous(blocks: list[set[str]], topic: str, block: int) -> int | None:
+    return next((at for at in range(block, -1, -1) if topic in blocks[at]), None)
+
+
 @given(blocks_of_topics, st.sampled_from([60, 100, 200, 2_000]))
 def test_topic_index_never_skips_a_block_with_the_topic(blocks: list[set[str]], bytes_max: int) -> None:
     table = TopicTable(bytes_max)
@@ -35,6 +39,14 @@ def test_topic_index_never_skips_a_block_with_the_topic(blocks: list[set[str]], 
                 assert block <= found <= wanted
             if bytes_max == 2_000:
                 assert found == wanted, "a small index is exact"
+            earlier = brute_previous(blocks, topic, block)
+            found = table.previous_with(topic, block)
+            assert again.previous_with(topic, block) == found
+            if earlier is not None:
+                assert found is not None
+                assert earlier <= found <= block
+            if bytes_max == 2_000:
+                assert found == earlier, "a small index is exact"
             for limit in (0, 1, 7, len(blocks) - block):
                 run = table.run_with(topic, block, limit)
                 assert run == again.run_with(topic, block, limit) == _run(table, topic, block, limit)
@@ -53,6 +65,8 @@ def test_topic_index_finds_entries_that_are_not_sorted_yet() -> None:
         topic = rng.choice(sorted(topics))
         assert table.next_with(topic, block) == block
         assert table.next_with(topic, 0) == brute(blocks[: block + 1], topic, 0)
+        other = f"t{rng.randrange(3000)}"
+        assert table.previous_with(other, block) == brute_previous(blocks, other, block)
 
 
 def test_topic_index_of_a_hundred_thousand_topics_is_bounded_and_still_skips() -> None:
