@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch.format import I8, U8, Bools, Int64s, UInt64s
 from tickertape.engine.limits import holes_max, holes_per_publisher_max
+from tickertape.engine.runtime.effects import LogEvent
 from tickertape.journal.format.replication_records import (
     AfterRecord,
     HoleRange,
@@ -35,6 +36,27 @@ class ClosedHole(NamedTuple):
     publisher: int
     first: int
     last: int
+
+
+def forgotten_holes(closed: Sequence[ClosedHole]) -> LogEvent | None:
+    """Return the event of holes that limits closed, and the first one of them. None without holes.
+
+    Messages of these holes may be lost: links no longer bring them."""
+    if not closed:
+        return None
+    publisher, first, last = closed[0]
+    sequences = sum(hole.last - hole.first + 1 for hole in closed)
+    return LogEvent(
+        "hole_forgotten",
+        warning=True,
+        fields={
+            "holes": len(closed),
+            "sequences": sequences,
+            "publisher": publisher,
+            "first": first,
+            "last": last,
+        },
+    )
 
 
 class SequenceSplit(NamedTuple):

@@ -9,7 +9,8 @@ from types import FrameType
 import numpy as np
 
 from tickertape.engine.limits import holes_max, holes_per_publisher_max
-from tickertape.engine.runtime.holes import ClosedHole, KnownSequences
+from tickertape.engine.runtime.effects import LogEvent
+from tickertape.engine.runtime.holes import ClosedHole, KnownSequences, forgotten_holes
 from tickertape.journal.format.replication_records import HoleRange
 
 P = 2**63 + 5
@@ -101,3 +102,13 @@ def calls_for(messages: int) -> int:
 def test_calls_do_not_depend_on_the_number_of_messages() -> None:
     assert calls_for(100) == calls_for(1_000) > 10
     assert calls_for(10_000) == calls_for(100_000) > 3
+
+
+def test_forgotten_holes_are_one_event_with_the_first_hole() -> None:
+    closed = [ClosedHole(P, 1, 5), ClosedHole(9, 10, 10)]
+    assert forgotten_holes(closed) == LogEvent(
+        "hole_forgotten",
+        warning=True,
+        fields={"holes": 2, "sequences": 6, "publisher": P, "first": 1, "last": 5},
+    )
+    assert forgotten_holes([]) is None
