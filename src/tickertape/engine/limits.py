@@ -188,6 +188,8 @@ sow_changes_piece_rows: Final = 16_384
 # replication
 holes_per_publisher_max: Final = 1_024
 """Open holes in the sequences of one publisher. Above it, the oldest one is closed."""
+report_seconds_min: Final = 1.0
+"""Shortest interval between two reports of a log to the other logs of its group."""
 holes_max: Final = 1_000_000
 """Open holes of all publishers. Above it, the oldest one is closed."""
 

@@ -12,10 +12,18 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable
-from typing import NamedTuple
+from math import inf
+from typing import Final, NamedTuple
 
+from tickertape.base.errors import JournalCorrupt
+from tickertape.base.interfaces import Now
+from tickertape.batch import MessageBatch
+from tickertape.engine.limits import report_seconds_min
 from tickertape.engine.replication.places import KnownPlaces, LogStarts
-from tickertape.journal.format.replication_records import CoveredRecord, LogPlace
+from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
+from tickertape.journal.format.control_record import decode_head
+from tickertape.journal.format.link_records import LINK_TOPIC
+from tickertape.journal.format.replication_records import CoveredRecord, LogPlace, covered
 
 
 class Group(NamedTuple):
@@ -95,6 +103,61 @@ class Reports:
         # Over another route a report can arrive before rows that only this source still has.
         place = LogPlace(member, report.start, report.position)
         return report if group.places.passed(place) else None
+
+
+class ReportWriter:
+    """Makes the reports of this log: at most one a second, and only after rows that a report is about.
+
+    Their numbers rise, also if the log is a restored copy and others know later reports of it."""
+
+    def __init__(self, number: int) -> None:
+        """`number`: number of the newest report in the log, 0 without one."""
+        self._number = number
+        self._pending = False
+        self._next = -inf
+        """Monotonic time of the next report, at the earliest."""
+
+    def appended(self, batch: MessageBatch) -> None:
+        """Note an appended batch. Places and reports alone need no report: two logs would send each other
+        rows without end."""
+        self._pending = self._pending or _needs_report(batch)
+
+    def due(self, now: float) -> float | None:
+        """Return the seconds until the next report, 0 if it is due. None: none is needed.
+
+        `now` is monotonic."""
+        return max(self._next - now, 0.0) if self._pending else None
+
+    def report(self, now: Now, at: LogPlace, group: Group, stamp: int) -> CoveredRecord:
+        """Return the report to append as the row at the place `at` of this log.
+
+        `stamp` is the highest order stamp in the log, microseconds since 1970 UTC."""
+        self._pending, self._next = False, now.mono + report_seconds_min
+        self._number = max(self._number + 1, now.wall)
+        members = sorted(group.members)
+        return covered(self._number, at.start, at.position, group.places.newest(), members, stamp)
+
+
+_ABOUT_REPORTS: Final = frozenset(("covered", "reporter"))
+"""Types of control records that need no report."""
+
+
+def _needs_report(batch: MessageBatch) -> bool:
+    """Return whether a batch has rows other than places, reports, and their reporters."""
+    topics = {*batch.topics} - {LINK_TOPIC}
+    if topics != {CONTROL_TOPIC}:
+        return bool(topics)
+    return any(
+        batch.topic(row) == CONTROL_TOPIC and _type_of(batch.body(row)) not in _ABOUT_REPORTS
+        for row in range(batch.count)
+    )
+
+
+def _type_of(body: bytes | memoryview) -> str:
+    try:
+        return decode_head(bytes(body)).type
+    except JournalCorrupt:
+        return ""
 
 
 def _place_of(places: Iterable[LogPlace], log: bytes) -> LogPlace | None:
