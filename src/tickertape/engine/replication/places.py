@@ -92,6 +92,16 @@ class KnownPlaces:
         """Return the place of the newest start of each log."""
         return [LogPlace(log, *next(reversed(starts.items()))) for log, starts in self._by_log.items()]
 
+    def __iter__(self) -> Iterator[LogPlace]:
+        """Yield all places, so that `note` of one after the other gives the same ones."""
+        for log, starts in self._by_log.items():
+            yield from (LogPlace(log, start, position) for start, position in starts.items())
+
+    @property
+    def count(self) -> int:
+        """Number of places."""
+        return sum(map(len, self._by_log.values()))
+
     def passed(self, place: LogPlace) -> bool:
         """Return whether this log has the row at `place`."""
         return self._by_log.get(place.log, {}).get(place.start, 0) > place.position

@@ -45,6 +45,17 @@ class LinkRecord(msgspec.Struct, frozen=True, array_like=True):
         return LogPlace(self.log, self.start, self.position)
 
 
+_RECORD_BYTES: Final = 42
+"""Size of a record without its list of places, at most."""
+_PLACE_BYTES: Final = 37
+"""Size of a place in the list, at most."""
+
+
+def link_record_bytes_max(places: int) -> int:
+    """Return the largest size of a body with a number of places."""
+    return _RECORD_BYTES + _PLACE_BYTES * places
+
+
 def encode_link(record: LinkRecord) -> bytes:
     """Return the body of a record."""
     return msgspec.msgpack.encode(record)

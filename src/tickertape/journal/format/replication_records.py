@@ -1,4 +1,4 @@
-"""Replication records: control records of starts, origins, holes and reports.
+"""Replication records: control records of starts, origins, holes, reports and reporters.
 
 A record of another log carries its `log` and changes no state of this one (`as_foreign`).
 """
@@ -10,6 +10,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 
 from tickertape.base.errors import JournalCorrupt
+from tickertape.base.limits import link_starts_max
 from tickertape.base.text_format import shown
 from tickertape.journal.format.control_record import RECORD_ERRORS, LogId
 
@@ -27,10 +28,14 @@ class _ReplicationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
 
 class StartedRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="started"):
-    """First record of each run of the server."""
+    """First record of each run of the server. The newest `link_starts_max` are kept."""
 
     start: _U64
     """Random number of the run."""
+    number: _U64
+    """Number of earlier runs."""
+    position: _U64
+    """Position of the record."""
 
 
 class OriginRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="origin"):
@@ -106,16 +111,31 @@ class CoveredRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="covered"
     """Highest order stamp of the log, microseconds since 1970 UTC."""
 
 
-ReplicationRecord = StartedRecord | OriginRecord | AfterRecord | HolesRecord | CoveredRecord
+class ReporterRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="reporter"):
+    """Another log has reported rows of this log (`covered`). Its later reports may name none."""
+
+    journal: LogId
+    """Id of the other log."""
+
+
+ReplicationRecord = StartedRecord | OriginRecord | AfterRecord | HolesRecord | CoveredRecord | ReporterRecord
 _Record = TypeVar(
-    "_Record", StartedRecord, OriginRecord, AfterRecord, HolesRecord, CoveredRecord, ReplicationRecord
+    "_Record",
+    StartedRecord,
+    OriginRecord,
+    AfterRecord,
+    HolesRecord,
+    CoveredRecord,
+    ReporterRecord,
+    ReplicationRecord,
 )
-REPLICATION_TYPES: Final = frozenset(("started", "origin", "after", "holes", "covered"))
+REPLICATION_TYPES: Final = frozenset(("started", "origin", "after", "holes", "covered", "reporter"))
 
 
-def started(start: int) -> StartedRecord:
-    """Return the record of a run of the server."""
-    return StartedRecord(start=start)
+def started(start: int, number: int, position: int) -> StartedRecord:
+    """Return the record of a run of the server, which is the first row of the run."""
+    subject = f"started {number % link_starts_max}"
+    return StartedRecord(latest_of=subject, start=start, number=number, position=position)
 
 
 def origin(number: int, journal: bytes, instance: str, group: str, path: list[bytes]) -> OriginRecord:
@@ -159,6 +179,11 @@ def covered(
         members=members,
         stamp=stamp,
     )
+
+
+def reporter(journal: bytes) -> ReporterRecord:
+    """Return the record of a log that has reported rows of this log."""
+    return ReporterRecord(latest_of=f"reporter {journal.hex()}", journal=journal)
 
 
 def as_foreign(record: _Record, journal: bytes) -> _Record:

@@ -21,6 +21,7 @@ from tickertape.journal.format.link_records import (
     NewestPlaces,
     decode_link,
     encode_link,
+    link_record_bytes_max,
 )
 from tickertape.journal.format.replication_records import LogPlace
 from tickertape.wire.link_checks import PLACE_TOPIC
@@ -71,6 +72,13 @@ REFUSED: dict[str, object] = {
 def test_invalid_link_record_is_refused(case: str) -> None:
     with pytest.raises(JournalCorrupt, match="invalid link record"):
         decode_link(msgspec.msgpack.encode(REFUSED[case]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 4_096, 70_000])
+def test_largest_link_record_has_the_documented_size(count: int) -> None:
+    place = LogPlace(B, 2**64 - 1, 2**64 - 1)
+    size = len(encode_link(LinkRecord(*place, places=[place] * count)))
+    assert 0 <= link_record_bytes_max(count) - size <= 4
 
 
 def test_cut_link_record_is_refused() -> None:

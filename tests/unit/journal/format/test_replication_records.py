@@ -18,6 +18,7 @@ from tickertape.journal.format.replication_records import (
     encode_record,
     holes,
     origin,
+    reporter,
     started,
 )
 
@@ -28,7 +29,17 @@ POSITION = b"\xa8position\xcd\3\xe8"
 RANGES = b"\xa6ranges\x92\x94\x03\x09\x46\xc3\x94\x0a\x64\xcf\0\0\1\0\0\0\0\0\xc2"
 
 GOLDEN: dict[str, tuple[ReplicationRecord, bytes]] = {
-    "started": (started(2**64 - 1), b"\x82\xa4type\xa7started\xa5start\xcf" + B[:8]),
+    "started": (
+        started(2**64 - 1, 4099, 1000),
+        b"\x85\xa4type\xa7started\xa9latest_of\xa9started 3\xa5start\xcf"
+        + B[:8]
+        + b"\xa6number\xcd\x10\x03"
+        + POSITION,
+    ),
+    "reporter": (
+        reporter(B),
+        b"\x83\xa4type\xa8reporter\xa9latest_of\xd9\x29reporter " + F.encode() + b"\xa7journal\xc4\x10" + B,
+    ),
     "origin": (
         origin(7, A, "ny-1", "ny", [A, B]),
         b"\x87\xa4type\xa6origin\xa9latest_of\xa8origin 7\xa6number\x07\xa7journal\xc4\x10"
@@ -81,8 +92,12 @@ GOLDEN: dict[str, tuple[ReplicationRecord, bytes]] = {
         + b"\xa9publisher\x05\xa7session\x01\xa5after\x09",
     ),
     "started of another log": (
-        as_foreign(started(1), B),
-        b"\x83\xa4type\xa7started\xa3log\xc4\x10" + B + b"\xa5start\x01",
+        as_foreign(started(1, 0, 0), B),
+        b"\x86\xa4type\xa7started\xa9latest_of\xd9\x2a"
+        + F.encode()
+        + b" started 0\xa3log\xc4\x10"
+        + B
+        + b"\xa5start\x01\xa6number\0\xa8position\0",
     ),
 }
 
@@ -118,6 +133,8 @@ def test_records_with_unknown_fields_are_read() -> None:
 REFUSED: dict[str, tuple[str, dict[str, object]]] = {
     "another type": ("holes", {"type": "copy"}),
     "log id of 15 bytes": ("after", {"log": A[:15]}),
+    "start without position": ("started", {"position": None}),
+    "reporter with a short id": ("reporter", {"journal": A[:15]}),
     "origin number 0": ("origin", {"number": 0}),
     "origin number above 32 bits": ("origin", {"number": 2**32}),
     "path with a short id": ("origin", {"path": [A[:15]]}),
