@@ -14,6 +14,7 @@ from tests.mutations.planted_columns import COLUMN_MUTATIONS
 from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
+from tests.mutations.planted_facts import FACT_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
 from tests.mutations.planted_groups import GROUP_MUTATIONS
 from tests.mutations.planted_holes import HOLE_MUTATIONS
@@ -406,6 +407,7 @@ MUTATIONS: Final = (
     *DELETE_MUTATIONS,
     *DELIVERY_MUTATIONS,
     *DISK_MUTATIONS,
+    *FACT_MUTATIONS,
     *FILTER_MUTATIONS,
     *GROUP_MUTATIONS,
     *HOLE_MUTATIONS,

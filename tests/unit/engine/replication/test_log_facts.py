@@ -25,6 +25,7 @@ from tickertape.journal.format.replication_records import (
     as_foreign,
     covered,
     encode_record,
+    origin,
     reporter,
     started,
 )
@@ -147,17 +148,23 @@ def test_reporter_without_a_record_gets_one_after_a_restart() -> None:
 
 def test_records_of_other_logs_change_no_fact_of_this_log() -> None:
     written = Written()
-    append(
-        written,
+    records = (
         as_foreign(started(9, 50, 3), THERE),
+        as_foreign(origin(1, THERE, "ny-1", "ny", [THERE]), THERE),
         as_foreign(reporter(THIRD), THERE),
         as_foreign(after(THERE, 5, 1, 9), THERE),
+        foreign_report(8),
     )
-    found = recovered(written)
-    assert list(found.starts) == []
-    assert found.reporters == frozenset()
-    assert found.report_number == 0
-    assert found.begin_run(1, end(written)).number == 0
+    live = LogFacts(HERE)
+    for record in records:
+        live.note(record)
+    append(written, *records)
+    for facts in (live, recovered(written)):
+        assert list(facts.starts) == []
+        assert len(facts.origins) == 0
+        assert facts.reporters == frozenset()
+        assert facts.report_number == 0
+        assert facts.begin_run(1, end(written)).number == 0
 
 
 def test_unreadable_records_are_listed_and_others_count() -> None:
