@@ -1,4 +1,4 @@
-"""Link records: control records on the topic `$link`, places up to which this log has the rows of others.
+"""Link records: rows on topic `$link` with places up to which this log has the rows of other logs.
 
 A record ends each commit with rows of a link. At least one in `link_snapshot_records`, or one in the number
 of places, has all places of this log. So a reader that starts at the end of the log needs a bounded number of
