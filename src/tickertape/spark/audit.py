@@ -20,7 +20,7 @@ from tickertape.base.errors import BadOption
 from tickertape.base.names import is_pattern
 from tickertape.client.limits import foreign_sequences_max
 from tickertape.spark.archive.archive_frame import positions_of, read_archive
-from tickertape.spark.common.schema import ALL_SCHEMA
+from tickertape.spark.common.schema import ALL_SCHEMA, LATE
 from tickertape.spark.source.options import read_servers
 from tickertape.spark.source.task_reader import connect
 
@@ -75,7 +75,7 @@ def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Op
         first,
         after,
         archived.coverage.topics,
-        archived.frame.select(*columns),
+        archived.frame.withColumn(LATE, f.lit(False)).select(*columns),  # an archive does not know
     )
     return whole.within(first, after)
 
@@ -124,15 +124,15 @@ def in_common(here: OpenedLog, there: OpenedLog) -> tuple[OpenedLog, OpenedLog]:
 # -- sequences ----------------------------------------------------------------------------------------
 
 
-NUMBERED: Final = ("publisher", "sequence", "position", "timestamp")
-"""Columns that an audit of sequences needs: string, long, long, timestamp."""
+NUMBERED: Final = ("publisher", "sequence", "position", "timestamp", LATE)
+"""Columns that an audit of sequences needs: string, long, long, timestamp, boolean."""
 
 RUNS_SCHEMA: Final = (
     "publisher string, first long, last long, first_position long, last_position long, "
-    "first_time long, last_time long"
+    "first_time long, last_time long, stored_late boolean"
 )
-"""A run: sequences `first` to `last`, consecutive and at ascending positions. Times are microseconds since
-1970 UTC."""
+"""A run: sequences `first` to `last`, consecutive, at ascending positions, and all late or none. Times are
+microseconds since 1970 UTC."""
 
 MISSING: Final = "missing"
 DUPLICATE: Final = "duplicate"
@@ -154,7 +154,8 @@ def number_runs(messages: DataFrame) -> DataFrame:
     Messages of a publisher that are adjacent in log order give fewer runs. Other orders give shorter runs and
     the same findings.
     """
-    timed = messages.select("publisher", "sequence", "position", f.unix_micros("timestamp").alias("time"))
+    time = f.unix_micros("timestamp").alias("time")
+    timed = messages.select("publisher", "sequence", "position", time, LATE)
     runs: DataFrame = timed.mapInArrow(_shortened, RUNS_SCHEMA)
     return runs
 
@@ -189,7 +190,8 @@ def findings(runs: DataFrame) -> DataFrame:
     Values of `kind`:
         `missing`: Sequences without a message.
         `duplicate`: Sequences with more than one message. `count` is the number of surplus messages.
-        `order`: The message `first` follows a higher sequence, or precedes a lower one.
+        `order`: The message `first` follows a higher sequence, or precedes a lower one. Late messages never
+            count: they were stored elsewhere first, and filled a hole.
         `renumbered`: Skipped sequences, not a fault: the publisher continued with a new publish store, whose
             first sequence is usually the clock time in nanoseconds.
     """
@@ -237,11 +239,14 @@ def _begins_anew() -> Column:
 
 
 def _by_position(runs: DataFrame) -> DataFrame:
-    """Return the order breaks. Duplicate runs at the same positions are only duplicates."""
+    """Return the order breaks among messages that are not late.
+
+    Duplicate runs at the same positions are only duplicates."""
     places = ["publisher", "first", "last", "first_position", "last_position"]
     ordered = Window.partitionBy("publisher").orderBy("first_position", "first")
     return (
-        runs.select(*places)
+        runs.where(~f.col(LATE))
+        .select(*places)
         .distinct()
         .withColumn("before", f.lag("last").over(ordered))
         .withColumn("before_position", f.lag("last_position").over(ordered))
@@ -276,15 +281,16 @@ def _shortened(batches: Iterable[Any]) -> Iterator[Any]:
 def _runs_of(batch: Any) -> Any:
     names = batch.column(0).dictionary_encode()
     publishers = names.indices.to_numpy(zero_copy_only=False)
-    sequences, positions, times = (batch.column(i).to_numpy(zero_copy_only=False) for i in (1, 2, 3))
+    sequences, positions, times, late = (batch.column(i).to_numpy(zero_copy_only=False) for i in (1, 2, 3, 4))
     order = np.lexsort((sequences, positions, publishers))
     publishers, sequences = publishers[order], sequences[order]
-    positions, times = positions[order], times[order]
+    positions, times, late = positions[order], times[order], late[order]
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (
         (publishers[1:] != publishers[:-1])
         | (sequences[1:] != sequences[:-1] + 1)
         | (positions[1:] <= positions[:-1])
+        | (late[1:] != late[:-1])
     )
     first = begins.nonzero()[0]
     last = np.append(first[1:], len(order)) - 1
@@ -292,9 +298,9 @@ def _runs_of(batch: Any) -> Any:
         names.dictionary.take(pa.array(publishers[first])),
         *(pa.array(some) for some in (sequences[first], sequences[last])),
         *(pa.array(some) for some in (positions[first], positions[last])),
-        *(pa.array(some) for some in (times[first], times[last])),
+        *(pa.array(some) for some in (times[first], times[last], late[first])),
     ]
-    kinds = [pa.string(), *[pa.int64()] * 6]
+    kinds = [pa.string(), *[pa.int64()] * 6, pa.bool_()]
     fields = [part.strip().split()[0] for part in RUNS_SCHEMA.split(",")]
     schema = pa.schema(list(zip(fields, kinds, strict=True)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     DataType,
     DateType,
     LongType,
@@ -24,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from tickertape.base.errors import UsageError
+from tickertape.batch import RUN_LATE
 from tickertape.batch.format import I4, I8, Labels, lengths_of
 from tickertape.spark.common.column_block import ColumnBlock, ColumnBlocks
 from tickertape.spark.common.json_columns import JsonColumns, json_field
@@ -32,10 +34,14 @@ DEFAULT_SCHEMA: Final = (
     "topic string, bookmark string, publisher string, sequence long, timestamp timestamp, data binary"
 )
 """Columns if the user gives no schema."""
-FURTHER_SCHEMA: Final = "position long, date date, key string, correlation_id string, expiration_ms long"
+FURTHER_SCHEMA: Final = (
+    "position long, date date, key string, correlation_id string, expiration_ms long, stored_late boolean"
+)
 """Columns that are only available if the schema names them."""
 ALL_SCHEMA: Final = f"{DEFAULT_SCHEMA}, {FURTHER_SCHEMA}"
 POSITION: Final = "position"
+LATE: Final = "stored_late"
+"""Whether a message filled a hole in the sequences of its publisher, below its highest one."""
 NULLABLE: Final = ("key", "correlation_id", "expiration_ms")
 
 
@@ -244,6 +250,12 @@ def _date(rows: ColumnBlocks) -> Array:
     return _plain(pa.date32(), np.repeat(days, rows.runs["count"]))
 
 
+def _late(rows: ColumnBlocks) -> Array:
+    late = (rows.runs["flags"] & np.uint32(RUN_LATE)) != 0
+    bits = np.packbits(np.repeat(late, rows.runs["count"]), bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), rows.count, [None, pa.py_buffer(bits)])
+
+
 def _expiration(rows: ColumnBlocks) -> Array:
     values = rows.expirations
     if values is None:
@@ -281,4 +293,5 @@ _COLUMNS: Final[dict[str, tuple[type[DataType], Any, Callable[[ColumnBlocks], Ar
     "key": (StringType, pa.string(), lambda rows: _labels(rows.keys, rows.count)),
     "correlation_id": (StringType, pa.string(), lambda rows: _labels(rows.correlation_ids, rows.count)),
     "expiration_ms": (LongType, pa.int64(), _expiration),
+    LATE: (BooleanType, pa.bool_(), _late),
 }

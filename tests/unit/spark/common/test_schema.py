@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadBatch, UsageError
-from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
+from tickertape.batch import BatchBuilder, MessageBatch, Stamp, as_late, batch_from_bodies, merge
 from tickertape.spark.common import schema as schema_module
 from tickertape.spark.common.column_block import block_of_batch
 from tickertape.spark.common.schema import (
@@ -122,10 +122,20 @@ def test_optional_columns_are_made_when_in_the_schema() -> None:
         "key": [None, None, None, None, "k"],
         "correlation_id": [None, None, "é", None, "b"],
         "expiration_ms": [None, None, 5, None, None],
+        "stored_late": [False] * 5,
     }
     assert to_arrow_schema(struct(FURTHER_SCHEMA), timezone="UTC") == wanted.schema
     plain = record_batch([block_of_batch(one_run(), 0)], wanted)
     assert [plain.column(name).null_count for name in ("key", "correlation_id", "expiration_ms")] == [3] * 3
+
+
+def test_late_runs_have_late_messages() -> None:
+    merged = merge([one_run(count=2), as_late(one_run(count=3)), one_run(count=1)])
+    made = record_batch(
+        [block_of_batch(merged), block_of_batch(one_run())], columns_of(struct("stored_late boolean"))
+    )
+    made.validate(full=True)
+    assert made.to_pydict() == {"stored_late": [False] * 2 + [True] * 3 + [False] * 4}
 
 
 def test_unknown_positions_are_refused() -> None:
