@@ -14,7 +14,7 @@ import numpy as np
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
-from tickertape.batch import MessageBatch
+from tickertape.batch import KIND_CONTROL, MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.format.link_records import LINK_TOPIC, LinkRecord, NewestPlaces, decode_link
 from tickertape.journal.format.replication_records import LogPlace
@@ -118,9 +118,10 @@ class _Search:
 
 
 def _link_rows(batch: MessageBatch) -> Int64s:
-    """Return the rows of a batch on the topic `$link`."""
-    if LINK_TOPIC not in batch.topics:
+    """Return the control records of a batch on the topic `$link`. Clients may publish messages on it."""
+    if LINK_TOPIC not in batch.topics or batch.kinds is None:
         return np.empty(0, np.int64)
-    if batch.topic_index is None:
-        return np.arange(batch.count)
-    return np.flatnonzero(batch.topic_index == batch.topics.index(LINK_TOPIC))
+    control = batch.kinds == KIND_CONTROL
+    if batch.topic_index is not None:
+        control &= batch.topic_index == batch.topics.index(LINK_TOPIC)
+    return np.flatnonzero(control)

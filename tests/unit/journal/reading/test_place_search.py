@@ -223,6 +223,17 @@ def test_unreadable_record_is_listed_and_other_records_count(strict: bool) -> No
     assert str(error).startswith(f"Cannot read position 2 of {segment_path(1)!r}: invalid link record")
 
 
+def test_message_of_a_client_on_the_topic_is_not_a_place() -> None:
+    written = Written()
+    append(written, [encode_link(LinkRecord(A, 1, 5))], [b"a"])
+    put(written, 9, [(LINK_TOPIC, encode_link(LinkRecord(A, 1, 99)), 0), (LINK_TOPIC, b"x", 0)])
+    put(written, 9, [("orders", b"x", 0), (LINK_TOPIC, encode_link(LinkRecord(B, 1, 99)), 0)])
+    written.work()
+    found = search(restarted(written))
+    assert found.places == [LogPlace(A, 1, 5)]
+    assert found.damage == []
+
+
 def test_unreadable_place_of_removed_rows_is_listed() -> None:
     written = Written()
     for _ in range(3):
