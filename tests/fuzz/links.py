@@ -13,9 +13,11 @@ from tests.fuzz.mutations import mended_frames
 from tests.fuzz.target import Target, brief, taken
 from tests.helpers.link_frames import OPEN, OPENED, conversation, names, run_of
 from tests.helpers.wire import joined
-from tickertape.base.errors import BadLink
+from tickertape.base.errors import BadLink, JournalCorrupt
 from tickertape.base.limits import frame_bytes_max
 from tickertape.batch import merge
+from tickertape.journal.format.link_records import LinkRecord, NewestPlaces, decode_link, encode_link
+from tickertape.journal.format.replication_records import LogPlace
 from tickertape.wire.commands import PREFACE
 from tickertape.wire.connection import Event, Received, Violation
 from tickertape.wire.frames import encode_frame
@@ -159,8 +161,26 @@ def _row_seeds() -> list[bytes]:
     return [*filter(None, tables), *places, names(*[(7, 1, 2)] * 8)]
 
 
+def link_record(data: bytes) -> str:
+    """Decode a link record: `JournalCorrupt`, or places that can be written again."""
+    found = decode_link(data)
+    with taken():
+        assert decode_link(encode_link(found)) == found
+        newest = NewestPlaces()
+        newest.add_earlier(found.place)
+        newest.add_all_earlier(found.places or ())
+        assert found.place in newest.in_order()
+    return "taken"
+
+
+def _record_seeds() -> list[bytes]:
+    place = LogPlace(bytes(16), 2**64 - 1, 70)
+    return [encode_link(LinkRecord(*place)), encode_link(LinkRecord(*place, places=[place, place]))]
+
+
 LINK_TARGETS: Final[dict[str, Target]] = {
     "link_source": Target(link_source, lambda: _streams("destination"), mended_frames),
     "link_destination": Target(link_destination, lambda: _streams("source"), mended_frames),
     "link_rows": Target(link_rows, _row_seeds, allowed=(BadLink,)),
+    "link_record": Target(link_record, _record_seeds, allowed=(JournalCorrupt,)),
 }

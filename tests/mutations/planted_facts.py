@@ -47,6 +47,13 @@ FACT_MUTATIONS: Final = (
         _SIMULATION,
     ),
     _of_facts(
+        "a message of a client moves the place of a link",
+        _SEARCH,
+        "    control = batch.kinds == KIND_CONTROL\n",
+        "    control = batch.kinds >= 0\n",
+        _PLACES,
+    ),
+    _of_facts(
         "a start reads all link records of the log",
         _SEARCH,
         "                    return True\n",

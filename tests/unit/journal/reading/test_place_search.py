@@ -227,10 +227,10 @@ def test_message_of_a_client_on_the_topic_is_not_a_place() -> None:
     written = Written()
     append(written, [encode_link(LinkRecord(A, 1, 5))], [b"a"])
     put(written, 9, [(LINK_TOPIC, encode_link(LinkRecord(A, 1, 99)), 0), (LINK_TOPIC, b"x", 0)])
-    put(written, 9, [("orders", b"x", 0), (LINK_TOPIC, encode_link(LinkRecord(B, 1, 99)), 0)])
-    written.work()
+    put(written, 9, [("orders", b"x", 0), (LINK_TOPIC, encode_link(LinkRecord(B, 1, 99)), 0)], more=True)
+    append(written, [encode_link(LinkRecord(C, 1, 7))])
     found = search(restarted(written))
-    assert found.places == [LogPlace(A, 1, 5)]
+    assert found.places == [LogPlace(A, 1, 5), LogPlace(C, 1, 7)]
     assert found.damage == []
 
 
