@@ -25,6 +25,15 @@ LINK_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "credit of first holes returns only after the last of them",
+        "wire/link_order.py",
+        "        elif isinstance(command, LinkCredit) and self._stream is not None:\n",
+        "        elif isinstance(command, LinkCredit) and self._started:\n",
+        (_ORDER, _MODEL),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
         "an origin number gets a second meaning",
         "wire/link_checks.py",
         "        if number in known or number in found:\n",

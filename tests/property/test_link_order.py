@@ -140,6 +140,8 @@ def is_allowed(history: History, sent: Sent) -> bool:
         return False
     if isinstance(command, LinkHoles):
         return are_first_holes(history, command)
+    if isinstance(command, LinkCredit) and history.of(LinkHoles):
+        return is_answer_allowed(history, command)
     if not history.started():
         return False
     if sender == "destination":

@@ -213,14 +213,14 @@ class LinkOrder:
             check_opened(command, self._versions)
             self._opened = True
             self.credit = self._window = command.credit
+        elif isinstance(command, LinkCredit) and self._stream is not None:
+            self._take_credit(command)  # first holes may cost more than the window
         elif not self._started:
             raise _bad(f"{_name(command)} precedes the start of the stream", "destination")
         elif isinstance(command, LinkRequest):
             self._take_request(command)
         elif isinstance(command, LinkAck):
             self._take_ack(command)
-        else:
-            self._take_credit(command)
 
     def _take_request(self, command: LinkRequest) -> None:
         positions = decode_positions(command.positions).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from tests.helpers.link_frames import (
@@ -116,8 +117,24 @@ def test_runs_and_names_before_the_end_of_the_first_holes_are_refused(name: str)
 
 @pytest.mark.parametrize("command", [LinkAck(durable=0), LinkCredit(bytes=1), request(0)], ids=str)
 def test_destination_before_the_start_of_the_stream_is_refused(command: DestinationCommand) -> None:
-    for order in (order_after("link"), order_after("link", "linked"), order_after("link", "linked", "holes")):
+    for order in (order_after("link"), order_after("link", "linked")):
         refused_answer(order, command)
+    if not isinstance(command, LinkCredit):
+        refused_answer(order_after("link", "linked", "holes"), command)
+
+
+def test_credit_of_first_holes_returns_before_the_start_of_the_stream() -> None:
+    order = order_after("link")
+    order.from_destination(msgspec.structs.replace(OPENED, credit=16))
+    holes = [LinkHoles(position=600, behind=True, rows=encode_pairs([n], [1]), more=n < 9) for n in (7, 8, 9)]
+    order.from_source(holes[0])
+    refused(order, holes[1])
+    refused_answer(order, LinkCredit(bytes=17))
+    for command in holes[1:]:
+        order.from_destination(LinkCredit(bytes=16))
+        order.from_source(command)
+    order.from_destination(LinkCredit(bytes=16))
+    assert order.credit == 16
 
 
 def test_first_holes_out_of_order_are_refused() -> None:
