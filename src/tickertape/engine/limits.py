@@ -343,6 +343,10 @@ routed_topics_kept_max: Final = 4_096
 """Topics with a cached rule of one destination, or without one."""
 link_mismatches_max: Final = 100
 """Mismatches that a validation of one link describes. It counts further ones."""
+link_step_bytes: Final = 256 * KIB
+"""Cost of the rows of the log that one step of a link examines, or answers. At least one row."""
+link_step_frames_max: Final = 32
+"""Frames of a link that one step cuts. Rows that are sent and named in turn need a frame each."""
 
 # SOW topics
 sow_topics_max: Final = 1_024
