@@ -1,48 +1,32 @@
 """Simulation of the source of a link: a log of several origins, its source machine, and a naive destination.
 
-Must never use the product's routes, splits or selections to compute what the link owes: the oracle judges
-each row by itself.
+Must never compute the owed rows with the product's routes: the oracle judges each row by itself.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict, deque
-from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from tests.helpers.engine_parts import make_outbox
 from tests.helpers.link_frames import DESTINATION, OPEN
-from tests.helpers.reserved_batches import header_entries, with_reserved
-from tests.simulation.journal_world import drive
-from tickertape.base.interfaces import Now
-from tickertape.batch import KIND_RESTATED, RUN_BY_SERVER, RUN_LATE, BatchBuilder, MessageBatch, Stamp
+from tests.helpers.link_oracle import TRAVELLING, LoggedRow, NaiveRules, Named, rows_of
+from tests.helpers.reserved_batches import with_reserved
+from tests.helpers.source_log import LOG, START, JournalOfSource
+from tickertape.batch import KIND_RESTATED, RUN_BY_SERVER, RUN_LATE, BatchBuilder, MessageBatch
 from tickertape.batch.format import FLAG_SUPERSEDED, I8, U8
-from tickertape.engine.log_reads.log_reads import LogReads
-from tickertape.engine.log_reads.log_scan import PersistedReader
-from tickertape.engine.replication.origins import Origin, Origins
-from tickertape.engine.replication.places import LinkStart, LogStart, LogStarts, StartRefused
+from tickertape.engine.replication.origins import Origin
+from tickertape.engine.replication.places import LinkStart, StartRefused
 from tickertape.engine.replication.routes import DestinationRoutes, PassThrough, ReplicationRule, RuleSet
 from tickertape.engine.replication.source.link_frames import LinkFrame
 from tickertape.engine.replication.source.link_source import LinkSource
-from tickertape.engine.replication.source.routed_log import SourceLog
-from tickertape.engine.runtime.effects import ReadLog
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind, encode
-from tickertape.journal.commit.jobs import DiskJobExecutor, JournalJob, RetireSegments
-from tickertape.journal.format.identity import open_identity
-from tickertape.journal.format.replication_records import encode_record
-from tickertape.journal.format.segment import segment_path
-from tickertape.journal.journal import Journal
-from tickertape.journal.recovery.recovery import recover_journal
-from tickertape.journal.retention import gather, removable, unneeded
-from tickertape.testing.disk import StrictDisk
 from tickertape.wire.link import (
     LinkAck,
     LinkCredit,
@@ -64,12 +48,9 @@ from tickertape.wire.link_rows import (
     encode_positions,
 )
 
-LOG: Final = bytes(range(16))
 THERE: Final = DESTINATION.log
 OTHERS: Final = tuple(bytes([number]) * 16 for number in range(40, 44))
-START: Final = 77
 OWN_PUBLISHERS: Final = (2**63 + 11, 12, 13)
-TRAVELLING: Final = ("after", "copy", "covered", "downgraded", "publisher", "upgraded")
 LOCAL: Final = ("holes", "link", "origin", "queue", "started", "transaction", "unknown")
 TOPICS: Final = ("a", "a/1", "ab", "b", "b/1", "c", "/tickertape/x")
 RULE_TOPICS: Final = (*TOPICS, ".*", "^a", "^a/", "^b", "1$", "[bc]")
@@ -78,114 +59,16 @@ FILTERS: Final = (None, None, "/n > 2", "/n < 4")
 WINDOWS: Final = (1, 40, 300, 5_000, 100_000, 16 << 20)
 
 
-class LoggedRow(NamedTuple):
-    """A row of the log, or of a link. `publisher` is the one of all logs but its own."""
-
-    publisher: int
-    sequence: int
-    topic: str
-    kind: int
-    body: bytes
-    key: str | None
-    correlation_id: str | None
-    expiration: int | None
-    headers: bytes
-    origin: Origin | None
-    """None: this log."""
-    order_stamp: int
-
-
-class Named(NamedTuple):
-    """A named message."""
-
-    publisher: int
-    sequence: int
-    origin: Origin | None
-    order_stamp: int
-
-
-def rows_of(batch: MessageBatch, origins: dict[int, Origin]) -> list[LoggedRow]:
-    """Return the rows of a batch, one by one. `origins`: meaning of the numbers but 0."""
-    found = []
-    headers = header_entries(batch)
-    at = 0
-    for number in range(batch.run_count):
-        run = batch.run(number)
-        stamps = batch.order_stamps
-        stamp = run.timestamp if stamps is None else int(stamps[number])
-        origin = origins[run.origin] if run.origin else None
-        for row in range(at, at + run.message_count):
-            kind = 0 if batch.kinds is None else int(batch.kinds[row])
-            publisher = run.publisher
-            if publisher == CONTROL_PUBLISHER and origin is not None:
-                publisher = control_publisher(origin.log)
-            found.append(
-                LoggedRow(
-                    publisher, batch.sequence(row), batch.topic(row), kind, batch.body(row), batch.key(row),
-                    batch.correlation_id(row), batch.expiration(row), headers[row], origin, stamp,
-                )
-            )  # fmt: skip
-        at += run.message_count
-    return found
-
-
-class NaiveRules:
-    """Judges one row at a time."""
-
-    def __init__(self, rules: list[ReplicationRule], pass_through: str) -> None:
-        self._rules = rules
-        self._pass_through = pass_through
-
-    def judge(self, row: LoggedRow) -> str:
-        """Return `sent`, `named` or `out`."""
-        if row.topic == "$control":
-            return "sent" if msgspec.msgpack.decode(row.body)["type"] in TRAVELLING else "out"
-        if row.topic == "$sow":
-            record = msgspec.msgpack.decode(row.body)
-            topics = record[5] or [record[0]]
-            selected = record[1] == 1 and any(self._rule(topic) is not None for topic in topics)
-        else:
-            rule = self._rule(row.topic)
-            selected = rule is not None and row.kind == 0
-            if selected and rule is not None and rule.filter is not None:
-                number = json.loads(row.body)["n"]
-                selected = number > 2 if rule.filter == "/n > 2" else number < 4
-        if not selected:
-            return "out"
-        if row.origin is None:
-            return "sent"
-        if not (self._pass_through and re.search(self._pass_through, row.origin.group)):
-            return "out"
-        return "named" if THERE in row.origin.path else "sent"
-
-    def _rule(self, topic: str) -> ReplicationRule | None:
-        if topic[0] == "$" or topic.startswith("/tickertape/"):
-            return None
-        for rule in self._rules:
-            pattern = rule.topic
-            if re.search(pattern, topic) if re.search(r"[^\w/]", pattern) else pattern == topic:
-                return rule
-        return None
-
-
 class LinkSourceWorld:
     """One log on a strict disk, and links from it to one destination, one after the other."""
 
     def __init__(self, seed: int, counts: Counter[str]) -> None:
         self.rng = Random(seed)
         self.counts = counts
-        self._disk = StrictDisk(self.rng)
-        self._mono, self._wall = 100.0, 1_760_000_000_000_000
-        identity = open_identity(self._disk, owner="engine", create=True, new_id=LOG)
-        recovered = recover_journal(self._disk, identity.journal_id)
-        self.journal = Journal(recovered, self._now(), segment_bytes=8_192)
-        self.journal.view.tail_bytes_max = self.rng.choice((1, 3_000, 1 << 20))
-        self._executor = DiskJobExecutor(self._disk, lambda: self.rng.getrandbits(64))
-        self._jobs: deque[JournalJob] = deque()
-        self._outbox = make_outbox()
-        self.reads = LogReads(self._outbox)
+        self.log = JournalOfSource(self.rng, tail_bytes=self.rng.choice((1, 3_000, 1 << 20)))
         self.rows: list[LoggedRow] = []
         """All accepted rows, by position."""
+        self.row_of: dict[tuple[int, int, Origin | None], LoggedRow] = {}
         self._owed: list[str] = []
         """Judgement of each row."""
         self._stored_under: list[int] = []
@@ -193,49 +76,37 @@ class LinkSourceWorld:
         self._next: Counter[int] = Counter()
         self._missing: defaultdict[int, list[int]] = defaultdict(list)
         """Skipped sequences of each publisher, which late runs bring."""
-        self._origins = Origins()
-        self.numbers: dict[int, Origin] = {}
-        self.starts = LogStarts(LOG, [LogStart(START, 0)])
-        rules = [
+        self._rules = [
             ReplicationRule(topic=self.rng.choice(RULE_TOPICS), filter=self.rng.choice(FILTERS), sync=False)
             for _ in range(self.rng.choice((1, 2, 4)))
         ]
-        rules.append(ReplicationRule(topic=".*", sync=False)) if self.rng.random() < 0.5 else None
-        self.pass_through = self.rng.choice((".*", ".*", "", "north", "^north$"))
-        self._rules = rules
-        self._judge = NaiveRules(rules, self.pass_through)
-        self.log = SourceLog(self.journal.view, self.reads, self.starts, self._origins)
+        if self.rng.random() < 0.5:
+            self._rules.append(ReplicationRule(topic=".*", sync=False))
+        self._pass_through = self.rng.choice((".*", ".*", "", "north", "^north$"))
+        self._judge = NaiveRules(self._rules, self._pass_through, THERE)
         self.durable = 0
         """Position that the destination has kept."""
         self.has_place = False
         self.link: SimulatedLink | None = None
-        self._settle_disk()
-
-    def _now(self) -> Now:
-        self._mono += self.rng.random() * 0.001
-        self._wall += self.rng.randrange(0, 1_500)
-        return Now(self._mono, self._wall)
 
     # -- the log ----------------------------------------------------------------------------------------
 
-    def add_origin(self) -> int:
-        """Add an origin, as this log does before the first run with its number."""
+    def _add_origin(self) -> None:
         log = self.rng.choice((*OTHERS, THERE))
         between = self.rng.sample([one for one in (*OTHERS, THERE) if one != log], self.rng.randrange(3))
         made = Origin(log, f"server-{log[0]}", self.rng.choice(GROUPS), (log, *between))
-        if self._origins.number_of(made) is not None:
-            return self._origins.number_of(made) or 0
-        number, record = self._origins.add(made)
-        self.numbers[number] = made
-        self._append("$control", [encode_record(record)], CONTROL_PUBLISHER, 0, kind=1)
-        return number
+        record = self.log.add_origin(made)
+        if record is not None:
+            accepted = self.log.journal.accepted[-1]
+            assert accepted.stamp is not None
+            self._note(record, accepted.position, accepted.stamp.timestamp)
 
     def append(self) -> None:
         """Append a run of messages, or of records."""
         rng = self.rng
-        number = rng.choice([0, 0, *self.numbers])
-        if rng.random() < 0.1 and len(self.numbers) < 12:
-            number = self.add_origin()
+        if rng.random() < 0.1 and len(self.log.numbers) < 12:
+            self._add_origin()
+        number = rng.choice([0, 0, *self.log.numbers])
         choice = rng.random()
         if choice < 0.72:
             own = OWN_PUBLISHERS if not number else [100 + number, 200 + number]
@@ -284,7 +155,7 @@ class LinkSourceWorld:
         """Return the publisher of control records of an origin, as a log may store them, and its id."""
         if not number:
             return CONTROL_PUBLISHER, None
-        log = self.numbers[number].log
+        log = self.log.numbers[number].log
         return self.rng.choice((CONTROL_PUBLISHER, control_publisher(log))), log
 
     def _append(
@@ -306,7 +177,7 @@ class LinkSourceWorld:
             bodies = bodies[: len(missing)]
             sequences = [missing.pop(0) for _ in bodies]
         else:
-            sequences = self._sequences(CONTROL_PUBLISHER if kind else publisher, len(bodies), gaps=not kind)
+            sequences = [self.log.next_record() if kind else self._sequence(publisher) for _ in bodies]
         for at, body in enumerate(bodies):
             extra: dict[str, Any] = {}
             if labels:
@@ -315,8 +186,7 @@ class LinkSourceWorld:
             builder.add(topics[at], body, sequence=sequences[at], kind=kind, **extra)
         flags = RUN_LATE if late else 0
         flags |= RUN_BY_SERVER if rng.random() < 0.2 else 0
-        now = self._now()
-        stamp = self.journal.next_stamp(now)
+        stamp = self.log.journal.next_stamp(self.log.now())
         restated = kind == 0 and number == 0 and rng.random() < 0.2
         batch = with_reserved(
             builder.build(publisher=publisher),
@@ -326,76 +196,37 @@ class LinkSourceWorld:
             message_flags=[rng.choice((0, FLAG_SUPERSEDED)) for _ in bodies] if restated else None,
             order_stamps=[stamp - rng.randrange(1, 10**6)] if rng.random() < 0.4 else None,
         )
-        first = batch.first_run.first_sequence
-        position = self.journal.append(
-            batch, Stamp(publisher, first, stamp), batch.sequence(len(bodies) - 1), now
-        )
+        self.counts["stored late"] += late
+        self._note(batch, self.log.append(batch, stamp), stamp)
+
+    def _note(self, batch: MessageBatch, position: int, stamp: int) -> None:
+        """Enter the rows of an appended batch."""
         assert position == len(self.rows)
-        for row in rows_of(batch, self.numbers):
+        for row in rows_of(batch, self.log.numbers):
             stamped = row if batch.order_stamps is not None else row._replace(order_stamp=stamp)
             self.rows.append(stamped)
+            self.row_of[stamped.publisher, stamped.sequence, stamped.origin] = stamped
             self._owed.append(self._judge.judge(stamped))
-            self._stored_under.append(publisher)
-        self.counts["stored late"] += bool(flags & RUN_LATE)
+            self._stored_under.append(batch.first_run.publisher)
 
-    def _sequences(self, publisher: int, count: int, *, gaps: bool) -> list[int]:
-        """Return the next sequences of a publisher, and remember the skipped ones."""
-        found = []
-        for _ in range(count):
-            skipped = self.rng.choice((0, 0, 0, 0, 2)) if gaps else 0
-            self._missing[publisher] += range(self._next[publisher] + 1, self._next[publisher] + 1 + skipped)
-            self._next[publisher] += 1 + skipped
-            found.append(self._next[publisher])
-        return found
-
-    def run_job(self) -> None:
-        """The disk completes its oldest job."""
-        self._jobs += self.journal.commits.jobs()
-        if self._jobs:
-            job = self._jobs.popleft()
-            self.journal.commits.done(job, None, self._executor.run(job), self._now())
-            self.journal.take_persisted()
-            self.journal.take_accepted()
-
-    def _settle_disk(self) -> None:
-        self.run_job()
-        while self._jobs or self.journal.commits.queued:
-            self.run_job()
+    def _sequence(self, publisher: int) -> int:
+        """Return the next sequence of a publisher, which may skip some."""
+        skipped = self.rng.choice((0, 0, 0, 0, 2))
+        before = self._next[publisher]
+        self._missing[publisher] += range(before + 1, before + 1 + skipped)
+        self._next[publisher] += 1 + skipped
+        return self._next[publisher]
 
     def prune(self) -> None:
         """Remove old segments that the link does not need."""
-        view = self.journal.view
-        free = removable(view, self.journal.commits.sealed_through)
         oldest = None if self.link is None else self.link.source.oldest_needed()
         if oldest is None and self.has_place:
             oldest = self.durable
-        count = unneeded(free, oldest)
-        if not count:
-            return
-        facts = drive(self._disk, gather(view, LOG, self.rng.randint(1, count)))
-        gone = [s.number for s in view.segments if s.number <= facts.retired.through]
-        view.retire(facts.retired, facts.first, first_unknown=facts.first_unknown)
-        self._executor.run(RetireSegments(retired=facts.retired, numbers=tuple(gone)))
-        self.counts["removals"] += 1
+        self.counts["removals"] += self.log.prune(oldest)
 
     def read(self) -> None:
         """The disk answers the reads of the link."""
-        for effect in self._outbox.take():
-            assert isinstance(effect, ReadLog)
-            handle = self._disk.open(segment_path(effect.request.segment), write=False)
-            data = effect.request.read(partial(self._disk.read, handle))
-            self._disk.close(handle)
-            for owner, result in self.reads.answered(effect.token, data):
-                assert isinstance(owner, PersistedReader)
-                owner.read_done(result)
-                self.counts["reads"] += 1
-
-    @property
-    def reads_outstanding(self) -> int:
-        return len(self._outbox.effects)
-
-    def persisted_end(self) -> int:
-        return self.journal.view.end_position
+        self.counts["reads"] += self.log.read()
 
     # -- the oracle -------------------------------------------------------------------------------------
 
@@ -416,7 +247,7 @@ class LinkSourceWorld:
     def removed_highest(self) -> dict[int, int]:
         """Return the highest removed sequence of each publisher, as the destination knows it."""
         highest: dict[int, int] = {}
-        first = self.journal.view.first_position
+        first = self.log.view.first_position
         for row, stored in zip(self.rows[:first], self._stored_under[:first], strict=True):
             publisher = control_publisher(LOG) if stored == CONTROL_PUBLISHER else stored
             if publisher != control_publisher(THERE):
@@ -429,9 +260,9 @@ class LinkSourceWorld:
         """Open a link. The destination starts at its durable place, if it has one."""
         self.disconnect()
         routes = DestinationRoutes(
-            RuleSet(self._rules), PassThrough(self.pass_through), THERE, TopicCatalog()
+            RuleSet(self._rules), PassThrough(self._pass_through), THERE, TopicCatalog()
         )
-        self.link = SimulatedLink(self, LinkSource(self.log, routes, frozenset()))
+        self.link = SimulatedLink(self, LinkSource(self.log.facts, routes, frozenset()))
 
     def disconnect(self) -> None:
         """The connection ends."""
@@ -444,7 +275,7 @@ class LinkSourceWorld:
 
     def step(self) -> None:
         """Take one random step."""
-        ways = [*[self.append] * 5, *[self.run_job] * 4, *[self._work] * 12, *[self.read] * 6, self.prune]
+        ways = [*[self.append] * 5, *[self.log.run_job] * 4, *[self._work] * 12, *[self.read] * 6, self.prune]
         self.rng.choice(ways)()
         if self.rng.random() < 0.004:
             self.connect()
@@ -455,14 +286,14 @@ class LinkSourceWorld:
 
     def finish(self) -> None:
         """Let the link end all its work, and check that nothing is missing."""
-        self._settle_disk()
+        self.log.settle()
         assert self.link is not None
         link = self.link
         for _ in range(20_000):
             before = link.progress()
             link.settle()
             self.read()
-            if before == link.progress() and not link.source.has_work and not self.reads_outstanding:
+            if before == link.progress() and not link.source.has_work and not self.log.reads_outstanding:
                 break
         link.check_end()
 
@@ -493,11 +324,11 @@ class SimulatedLink:
             places=b"" if pair is None else encode_pairs([pair[0]], [pair[1]]),
         )
         self._order.from_destination(opened)
-        self._goal = world.persisted_end()
+        self._goal = world.log.end
         start = source.opened(opened)
         assert not isinstance(start, StartRefused)
         self._start: LinkStart = start
-        assert start.behind_removed == (pair is None and world.journal.view.first_position > 0)
+        assert start.behind_removed == (pair is None and world.log.view.first_position > 0)
         self._removed = world.removed_highest() if start.behind_removed else {}
         self._found_removed: dict[int, int] = {}
         self._started = False
@@ -523,7 +354,7 @@ class SimulatedLink:
 
     def progress(self) -> tuple[int, ...]:
         order = self._order
-        return order.end, order.durable, len(self._found), len(self._requested), len(self._held), order.credit
+        return order.end, order.durable, order.named, len(self._requested), len(self._held), order.credit
 
     def act(self) -> None:
         """Take one random step of the source or of the destination."""
@@ -539,7 +370,7 @@ class SimulatedLink:
 
     def settle(self) -> None:
         """Take one step of each kind."""
-        for _ in range(3):
+        while self.source.has_work:
             self._step_source()
         self._process()
         self._return_credit(whole=True)
@@ -550,41 +381,33 @@ class SimulatedLink:
     def _step_source(self) -> None:
         source, world = self.source, self.world
         blocked = self._order.credit <= 0 and self._order.credit < self._window()
-        reads = world.reads_outstanding
+        reads = world.log.reads_outstanding
         worked = source.has_work
         frames = source.step()
         assert worked or not frames
         if blocked and not self._requested:
-            assert world.reads_outstanding == reads
+            assert world.log.reads_outstanding == reads
             assert not frames
             world.counts["steps without credit"] += 1
-        assert (
-            sum(
-                not isinstance(f.command, LinkHoles) and f.batch is None and not f.command.rows
-                for f in frames
-                if not isinstance(f.command, LinkRuns)
-            )
-            <= 1
-        )
+        ends = [f for f in frames if isinstance(f.command, LinkNames) and not f.command.rows]
+        assert len(ends) <= 1
         for frame in frames:
             self._take(frame)
         oldest = source.oldest_needed()
         assert oldest is not None
         assert oldest <= self.durable
-        assert self._pinned_end() >= oldest
-        assert source.unsent <= world.persisted_end() - self._end
+        assert source._credit == self._order.credit
+        kept = [len(frame.spans.positions) for frame in source._names._frames]
+        assert sum(kept[1:]) * 36 <= self._window() - self._order.credit
         self._check_counts()
 
     def _window(self) -> int:
         return self._order._window
 
-    def _pinned_end(self) -> int:
-        return self.durable
-
     def _check_counts(self) -> None:
         source, world = self.source, self.world
         assert (source.end, source.durable) == (self._end, self.durable)
-        most = world.persisted_end() - self.durable
+        most = world.log.end - self.durable
         assert 0 <= source.behind <= most
         if self.durable < self._end:
             assert source.behind == most
@@ -620,9 +443,10 @@ class SimulatedLink:
         else:
             assert self.world.moves_places(self._end, command.end)
             counts["frames of ends"] += 1
+        assert self._found == self.world.owed(self._end, command.end)
+        self._found.clear()
         self._end = command.end
         self._held.append(_Held(cost, rows, command.end))
-        assert self._found == self.world.owed(self._start.position, self._end)
 
     def _take_holes(self, command: LinkHoles, cost: int) -> None:
         rows = decode_holes(command.rows)
@@ -636,11 +460,8 @@ class SimulatedLink:
             assert self._found_removed == self._removed
 
     def _learn(self, origins: tuple[LinkOrigin, ...]) -> None:
-        for number, log, instance, group, path in [
-            (one.number, one.log, one.instance, one.group, one.path) for one in origins
-        ]:
-            assert number not in self._origins
-            self._origins[number] = Origin(log, instance, group, path)
+        for one in origins:
+            self._origins[one.number] = Origin(one.log, one.instance, one.group, one.path)
 
     def _take_names(self, command: LinkNames) -> range:
         table = decode_names(command.rows)
@@ -672,10 +493,7 @@ class SimulatedLink:
 
     def _row(self, message: Named) -> LoggedRow:
         """Return the row of the log that a name stands for."""
-        for row in self.world.rows:
-            if row[:2] == message[:2] and row.origin == message.origin:
-                return row
-        raise AssertionError(message)
+        return next(row for row in self.world.rows if row[:2] == message[:2] and row.origin == message.origin)
 
     # -- the destination --------------------------------------------------------------------------------
 
@@ -722,11 +540,11 @@ class SimulatedLink:
 
     def check_end(self) -> None:
         """Everything was sent, named or is not for the link."""
-        world, end = self.world, self.world.persisted_end()
-        assert self._found == world.owed(self._start.position, end)
+        world, end = self.world, self.world.log.end
+        assert not world.owed(self._end, end)
         assert not world.moves_places(self._end, end)
         assert not self._requested
         assert self.durable == self._end
         assert self.source.resynced
         assert self.source.behind == self.source.unsent == 0
-        assert world.reads.budgets.log.held_bytes == 0
+        assert world.log.reads.budgets.log.held_bytes == 0
