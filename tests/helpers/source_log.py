@@ -12,6 +12,7 @@ from typing import Final
 
 from tests.helpers.engine_parts import make_outbox
 from tests.simulation.journal_world import drive
+from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp
 from tickertape.engine.log_reads.log_reads import LogReads
@@ -129,13 +130,19 @@ class JournalOfSource:
         effects = self._outbox.take()
         for effect in effects:
             assert isinstance(effect, ReadLog)
-            path = segment_path(effect.request.segment)
-            data = b""
-            if path in self.disk.names("journal") or effect.request.segment > 0:
-                handle = self.disk.open(path, write=False)
-                data = bytes(effect.request.read(partial(self.disk.read, handle)))
-                self.disk.close(handle)
-            for owner, result in self.reads.answered(effect.token, bytes(len(data)) if damage else data):
-                assert isinstance(owner, PersistedReader)
-                owner.read_done(result)
+            handle = self.disk.open(segment_path(effect.request.segment), write=False)
+            data = bytes(effect.request.read(partial(self.disk.read, handle)))
+            self.disk.close(handle)
+            self._answer(effect.token, bytes(len(data)) if damage else data)
         return len(effects)
+
+    def fail_reads(self, error: TickertapeError) -> None:
+        """All reads fail."""
+        for effect in self._outbox.take():
+            assert isinstance(effect, ReadLog)
+            self._answer(effect.token, error)
+
+    def _answer(self, token: int, data: bytes | TickertapeError) -> None:
+        for owner, result in self.reads.answered(token, data):
+            assert isinstance(owner, PersistedReader)
+            owner.read_done(result)

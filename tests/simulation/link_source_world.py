@@ -492,7 +492,7 @@ class SimulatedLink:
             self._withheld, self._waiting_end = 0, None
 
     def _row(self, message: Named) -> LoggedRow:
-        """Return the row of the log that a name stands for."""
+        """Return the named row of the log."""
         return next(row for row in self.world.rows if row[:2] == message[:2] and row.origin == message.origin)
 
     # -- the destination --------------------------------------------------------------------------------
