@@ -19,6 +19,7 @@ from tests.mutations.planted_filters import FILTER_MUTATIONS
 from tests.mutations.planted_groups import GROUP_MUTATIONS
 from tests.mutations.planted_holes import HOLE_MUTATIONS
 from tests.mutations.planted_labels import LABEL_MUTATIONS
+from tests.mutations.planted_link_source import LINK_SOURCE_MUTATIONS
 from tests.mutations.planted_links import LINK_MUTATIONS
 from tests.mutations.planted_queries import QUERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
@@ -415,6 +416,7 @@ MUTATIONS: Final = (
     *COLUMN_MUTATIONS,
     *SOW_WIRE_MUTATIONS,
     *LINK_MUTATIONS,
+    *LINK_SOURCE_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUERY_MUTATIONS,

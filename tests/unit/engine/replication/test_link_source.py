@@ -195,6 +195,13 @@ def test_place_beyond_the_end_of_the_log_starts_at_the_end_and_reports_lost_rows
     assert link.run_stream() == []
 
 
+def test_unknown_newest_place_starts_at_an_older_one_and_reports_lost_rows() -> None:
+    log = made_log()
+    append_runs(log, run_of(7, 1, [b"1", b"2"]))
+    link = SourceOfTest(log, places=[LinkPlace(START, 1), LinkPlace(99, 9)])
+    assert link.start == LinkStart(1, 8, False)
+
+
 def pruned_log() -> JournalOfSource:
     """Return a log whose first segments are removed."""
     log = made_log()
