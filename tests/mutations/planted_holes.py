@@ -11,6 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _HOLES = "engine/runtime/holes.py"
 _WRITER = "engine/runtime/log_writer.py"
+_EXACT = "engine/runtime/exact_append.py"
 _SIMULATION = "simulation/test_holes.py"
 _LOG = "unit/engine/runtime/test_holes_in_the_log.py"
 
@@ -24,7 +25,7 @@ def _of_filter(name: str, module: str, old: str, new: str, *, tier: str = "simul
 HOLE_MUTATIONS: Final = (
     _of_filter(
         "the last fill of a hole has no record of holes",
-        _WRITER,
+        _EXACT,
         "            for publisher in known.take_changed()\n",
         "            for publisher in [one for one in known.take_changed() if one in known] or [0]\n",
     ),
@@ -37,7 +38,7 @@ HOLE_MUTATIONS: Final = (
     ),
     _of_filter(
         "a fill is not flagged as late",
-        _WRITER,
+        _EXACT,
         "        part = as_late(select(batch, rows))\n",
         "        part = MessageBatch.parse(select(batch, rows).encode())\n",
         tier="unit",
@@ -65,11 +66,9 @@ HOLE_MUTATIONS: Final = (
     ),
     _of_filter(
         "holes of a batch are recorded in the commit before it",
-        _WRITER,
-        "        self.commits.make_room(part, self._last_bytes(part))\n"
-        "        known.fill(publisher, batch.sequences[rows])\n",
-        "        known.fill(publisher, batch.sequences[rows])\n"
-        "        self.commits.make_room(part, self._last_bytes(part))\n",
+        _EXACT,
+        "        self.make_room(part)\n        self.known.fill(publisher, batch.sequences[rows])\n",
+        "        self.known.fill(publisher, batch.sequences[rows])\n        self.make_room(part)\n",
     ),
     _of_filter(
         "a commit ends without its records of holes",
@@ -93,24 +92,24 @@ HOLE_MUTATIONS: Final = (
     _of_filter(
         "a full disk accepts late messages without space for the record of holes",
         _WRITER,
-        "            encoded_size(batch) + binding_bytes_max + self._last_bytes(batch)\n",
-        "            encoded_size(batch) + binding_bytes_max\n",
+        "can_accept(encoded_size(batch) + binding_bytes_max + last)",
+        "can_accept(encoded_size(batch) + binding_bytes_max)",
         tier="unit",
     ),
     _of_filter(
         "a connection sends a sequence below an earlier one, and it fills a hole",
-        _WRITER,
+        _EXACT,
         "            late = late[sequences[late] > np.uint64(connection.received)]\n",
         "            late = late[sequences[late] > np.uint64(0)]\n",
         tier="unit",
     ),
     _of_filter(
         "a late message at the highest sequence replaces the claim",
-        _WRITER,
+        _EXACT,
+        "        openings = connection.opens(known.highest(publisher), int(sequences[start]))\n",
+        "        openings = []\n"
+        "        if known.highest(publisher) != connection.last:\n"
         "            openings = connection.opens(known.highest(publisher), int(sequences[start]))\n",
-        "            openings = []\n"
-        "            if known.highest(publisher) != connection.last:\n"
-        "                openings = connection.opens(known.highest(publisher), int(sequences[start]))\n",
         tier="unit",
     ),
     Mutation(

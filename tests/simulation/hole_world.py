@@ -330,8 +330,9 @@ class HoleWorld:
 
     def check_state(self) -> None:
         """Compare the holes of the writer with the oracle."""
-        known = self.writer._known
-        assert known is not None
+        exact = self.writer.exact
+        assert exact is not None
+        known = exact.known
         ranges = self.oracle.all_ranges()
         assert {p: known.holes(p) for p in PUBLISHERS if p in known} == ranges
         assert {p: known.highest(p) for p in PUBLISHERS if known.highest(p)} == self.oracle.highest

@@ -41,7 +41,8 @@ from tickertape.engine.commands.frame_requests import (
 )
 from tickertape.engine.commands.key_checks import KeyCheck
 from tickertape.engine.commands.publish_checks import PublishChecks
-from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
+from tickertape.engine.runtime.exact_append import last_sequence
+from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.registry import FrameKeys

@@ -23,7 +23,7 @@ from tickertape.batch.format import (
 )
 from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection, refusing
 from tickertape.engine.limits import known_topics_bytes_max
-from tickertape.engine.runtime.log_writer import last_sequence
+from tickertape.engine.runtime.exact_append import last_sequence
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Publish

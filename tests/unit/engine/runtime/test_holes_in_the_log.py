@@ -212,8 +212,9 @@ def test_holes_of_the_log_apply_after_a_restart_with_and_without_replication(rep
     world.replicating = replicating
     world.disk = world.disk.crash_clone(world.rng)
     world.open()
-    known = world.broker._writer._known
-    assert known is not None
+    exact = world.broker._writer.exact
+    assert exact is not None
+    known = exact.known
     peer = logged_on(world, 6)
     assert peer.logged_on is not None
     assert [hole[:2] for hole in known.holes(peer.logged_on.publisher)] == [(2, 4), (6, 6)]
@@ -249,8 +250,9 @@ def test_unreadable_record_of_holes_is_reported() -> None:
     world = ReplicatingWorld(1)
     send(world, logged_on(world, None), [1])
     registry_damage: list[JournalCorrupt] = []
-    known = world.broker._writer._known
-    assert known is not None
+    exact = world.broker._writer.exact
+    assert exact is not None
+    known = exact.known
     known.recover({"holes 7": b"\x81\xa4type\xa5holes", "after 7 x": b"\xc1"}, registry_damage)
     assert [str(one)[:24] for one in registry_damage] == [
         "Cannot restore 'holes 7'",
@@ -260,8 +262,9 @@ def test_unreadable_record_of_holes_is_reported() -> None:
 
 def test_after_record_without_a_record_of_holes_opens_a_hole() -> None:
     world = ReplicatingWorld(1)
-    known = world.broker._writer._known
-    assert known is not None
+    exact = world.broker._writer.exact
+    assert exact is not None
+    known = exact.known
     after_record = b"\x84\xa4type\xa5after\xa9publisher\x07\xa7session\x00\xa5after\x09"
     assert known.recover({"after 7 x": after_record}, [])
     assert known.holes(7) == [HoleRange(1, 9, 0, True)]
