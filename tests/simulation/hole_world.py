@@ -19,6 +19,7 @@ from tickertape.base.bookmarks import Bookmark
 from tickertape.base.interfaces import Now
 from tickertape.batch import RUN_LATE, BatchBuilder, MessageBatch, select
 from tickertape.engine.runtime.clock import EngineClock
+from tickertape.engine.runtime.exact_append import LinkedRun
 from tickertape.engine.runtime.holes import PublisherConnection
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, load_publishers
@@ -85,6 +86,9 @@ class HoleWorld:
         self._clock = EngineClock(self.journal.commits)
         self._clock.set(self._now())
         self.writer = LogWriter(self.journal, registry, self._clock, replicating=True)
+        exact = self.writer.exact
+        assert exact is not None
+        self._exact = exact
         self.connections = {publisher: PublisherConnection() for publisher in PUBLISHERS}
         self._received = dict.fromkeys(PUBLISHERS, 0)
         """Highest sequence that each publisher has sent on its connection."""
@@ -152,7 +156,7 @@ class HoleWorld:
             self.next[publisher] = max(self.next[publisher], last + 1)
             proven = self.rng.random() < 0.7
             record = as_foreign(after(OTHER, publisher, 1, last, proven=proven), OTHER)
-            self.writer.append_after(record)
+            self._exact.append_after([record])
             self._note_accepted()
 
     def other(self) -> None:
@@ -213,7 +217,8 @@ class HoleWorld:
         asked = connection or PublisherConnection()
         known = self.writer.known(publisher, batch, asked)
         if connection is None:
-            self.writer.append_linked(publisher, "any", batch)
+            self.writer.duplicates += self._exact.append_linked(batch, LinkedRun(7, 1_000))
+            self._exact.write_soon()
         else:
             stored = [s for s, old in zip(sequences, known.tolist(), strict=True) if not old]
             assert stored == expected
@@ -330,9 +335,7 @@ class HoleWorld:
 
     def check_state(self) -> None:
         """Compare the holes of the writer with the oracle."""
-        exact = self.writer.exact
-        assert exact is not None
-        known = exact.known
+        known = self._exact.known
         ranges = self.oracle.all_ranges()
         assert {p: known.holes(p) for p in PUBLISHERS if p in known} == ranges
         assert {p: known.highest(p) for p in PUBLISHERS if known.highest(p)} == self.oracle.highest

@@ -11,6 +11,7 @@ from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.derive import (
     Stamp,
     as_late,
+    as_linked,
     indices_of_topics,
     merge,
     message_costs,
@@ -55,6 +56,7 @@ __all__ = [
     "Run",
     "Stamp",
     "as_late",
+    "as_linked",
     "batch_from_arrow",
     "batch_from_bodies",
     "bodies_between",

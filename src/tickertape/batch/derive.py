@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from tickertape.base.errors import UsageError
 from tickertape.base.interfaces import Buffer
@@ -598,6 +599,23 @@ def as_late(batch: MessageBatch) -> MessageBatch:
     late = MessageBatch.parse(bytes(data))
     late.context = batch.context
     return late
+
+
+def as_linked(batch: MessageBatch, origin: int, order_stamp: int, *, late: bool) -> MessageBatch:
+    """Return a copy of a batch of one run as another log stores it, with the number `origin` there.
+
+    The timestamp of its log stays until a merge. The run is marked as late, or not, for the other log.
+    """
+    run = batch.first_run
+    flags = run.flags | RUN_LATE if late else run.flags & ~RUN_LATE
+    columns = _columns(batch, batch.topic_index, batch.kinds) or Columns()
+    return assemble(
+        runs=RUN.pack(*run[:5], flags, origin),
+        offsets=batch.offsets.tobytes(),
+        bodies=bytes(batch.bodies),
+        topics=batch.topics,
+        optional=structs.replace(columns, order_stamps=np.array([order_stamp], I8)),
+    )
 
 
 def with_topics(batch: MessageBatch, names: Mapping[str, str]) -> MessageBatch:

@@ -199,6 +199,12 @@ holes_record_bytes: Final = 256
 """Size of a control record of holes beside them, at most."""
 after_records_bytes: Final = 2 * KIB
 """Space of the control records that precede a run of a publisher, and of last records beside their rows."""
+place_record_bytes: Final = 64
+"""Size of a place of another log among the last records of a commit, beside its body."""
+link_step_messages_max: Final = 2_048
+"""Messages of a link that are appended in one step. A larger run is divided."""
+link_step_holes_max: Final = 64
+"""First holes of a link that are opened in one step."""
 
 # queue
 record_ranges_bytes_max: Final = 512 * KIB

@@ -1,7 +1,8 @@
 """Exact append: appends batches without the messages that the log has, and records its open holes.
 
 Sequences in open holes are appended as late runs. Each commit that opens or fills a hole ends with a `holes`
-record of its publisher. `RunStamps` makes the stamps of all runs.
+record of its publisher, and a commit with rows of a link with the place of the source. `RunStamps` makes the
+stamps of all runs.
 
 Invariants:
 - A sequence at or below the highest one of its publisher is never appended again, unless it is in a hole.
@@ -11,18 +12,28 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from tickertape.batch import BatchBuilder, MessageBatch, Stamp, as_late, select, slice_batch
+from tickertape.batch import (
+    KIND_CONTROL,
+    BatchBuilder,
+    MessageBatch,
+    Stamp,
+    as_late,
+    as_linked,
+    select,
+    slice_batch,
+)
 from tickertape.batch.format import Int64s
 from tickertape.engine.limits import (
     after_records_bytes,
     hole_bytes,
     holes_per_publisher_max,
     holes_record_bytes,
+    place_record_bytes,
 )
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.holes import KnownSequences, PublisherConnection
@@ -39,6 +50,9 @@ from tickertape.journal.journal import AcceptedBatch, Journal
 _RESERVED: Final = 3
 """Timestamps of control records that may precede a begun run: two about its publisher, and one of last
 records."""
+
+
+_PLACE_TOPIC: Final = "$link"
 
 
 class RunStamps:
@@ -99,6 +113,15 @@ class AppendedPart(NamedTuple):
     accepted: AcceptedBatch
 
 
+class LinkedRun(NamedTuple):
+    """Facts about a run of a link, as this log stores it."""
+
+    origin: int
+    """Number of its origin in this log."""
+    order_stamp: int
+    """Microseconds since 1970 UTC."""
+
+
 class ExactAppend:
     """Appends to a log whose publishers may send messages that other logs have."""
 
@@ -115,34 +138,33 @@ class ExactAppend:
         self._commits = journal.commits
         self._stamps = stamps
         self._clock = clock
+        self._places: dict[bytes, bytes] = {}
+        """Records of places at the end of the open commit, by the log of the source."""
         journal.end_commits_with(self)
 
-    def append(self, publisher: int, batch: MessageBatch, connection: PublisherConnection | None) -> int:
-        """Append the messages of a batch that are not duplicates. Return the number of duplicates.
-
-        `connection`: the one that sent the batch, or None for a link."""
+    def append(self, publisher: int, batch: MessageBatch, connection: PublisherConnection) -> int:
+        """Append the messages of a batch of a client that are not duplicates. Return the number of
+        duplicates."""
         self.parts.clear()
         known = self.known
         first, highest = batch.first_run.first_sequence, known.highest(publisher)
-        if connection is not None and first > highest and not connection.opens(highest, first):
+        if first > highest and not connection.opens(highest, first):
             last = last_sequence(batch)
             connection.take(last)
             connection.stored(last)
             self.make_room(batch)
             self._append_part(publisher, batch, np.arange(batch.count))
             return 0
-        sequences, linked = batch.sequences, connection is None
-        split = known.split(publisher, sequences, from_link=linked)
+        sequences = batch.sequences
+        split = known.split(publisher, sequences, from_link=False)
         start, late = split.above, split.late
-        if connection is not None:
-            late = late[sequences[late] > np.uint64(connection.received)]
-            connection.take(int(sequences[-1]))
+        late = late[sequences[late] > np.uint64(connection.received)]
+        connection.take(int(sequences[-1]))
         duplicates = start - len(late)
         if len(late):
             self._append_late(publisher, batch, late, more=start < batch.count)
-            if connection is not None:
-                connection.stored(int(sequences[late[-1]]))
-        if start < batch.count and connection is not None:
+            connection.stored(int(sequences[late[-1]]))
+        if start < batch.count:
             start = self._open_before(publisher, batch, start, connection)
             connection.stored(int(sequences[-1]))
         if start < batch.count:
@@ -151,14 +173,61 @@ class ExactAppend:
             self._append_part(publisher, part, np.arange(start, batch.count))
         return duplicates
 
-    def append_after(self, record: AfterRecord, *, more: bool = False) -> None:
-        """Append a record about messages that exist in other logs, and open its hole."""
-        batch = _records_of([record])
+    def append_linked(self, batch: MessageBatch, run: LinkedRun, opening: AfterRecord | None = None) -> int:
+        """Append the messages of a run of a link that are not duplicates. Return the number of duplicates.
+        `write_soon` must follow, also after several runs.
+
+        `opening`: the record of another log that is the only message of the batch. It opens its hole."""
+        self.parts.clear()
+        publisher, sequences = batch.first_run.publisher, batch.sequences
+        late, above, duplicates = self.known.split(publisher, sequences, from_link=True)
+        if len(late):
+            part = as_linked(select(batch, late), *run, late=True)
+            self._make_linked_room(part, opening)
+            self.known.fill(publisher, sequences[late])
+            self._append_part(publisher, part, late, more=True)
+        if above < batch.count:
+            part = as_linked(slice_batch(batch, above, batch.count), *run, late=False)
+            self._make_linked_room(part, opening)
+            self._append_part(publisher, part, np.arange(above, batch.count), more=True)
+        return duplicates
+
+    def _make_linked_room(self, part: MessageBatch, opening: AfterRecord | None) -> None:
+        """End the open commit if a part of a link does not fit it, and open the hole of its record."""
+        self._commits.make_room(part, self.last_bytes(part, 1 if opening is None else 2))
+        if opening is not None:
+            end = self._commits.accepted_end
+            self.known.open(opening.publisher, opening.after, end, proven=not opening.unproven)
+
+    def append_place(self, log: bytes, body: bytes) -> int:
+        """Append the record of a place in the log `log`, at the end of the open commit. `write_soon` must
+        follow.
+
+        Return a position: the record is persisted when the log is persisted beyond it."""
+        self._places.pop(log, None)
+        batch = _records_of((), [body])
         self.make_room(batch)
         end = self._commits.accepted_end
-        self.known.open(record.publisher, record.after, end, proven=not record.unproven)
+        if self._commits.is_open:
+            self._places[log] = body
+        else:
+            stamp = self._stamps.of_control()
+            self._put(batch, stamp, stamp.first_sequence, more=True)
+        return end
+
+    def write_soon(self) -> None:
+        """Start the open commit, if the disk is free."""
+        self._commits.wake(self._clock.now)
+
+    def append_after(self, records: Sequence[AfterRecord], *, more: bool = False) -> None:
+        """Append records about messages that exist in other logs, and open their holes."""
+        batch = _records_of(records)
+        self._commits.make_room(batch, self.last_bytes(batch, len(records)))
+        end = self._commits.accepted_end
+        for row, record in enumerate(records):
+            self.known.open(record.publisher, record.after, end + row, proven=not record.unproven)
         stamp = self._stamps.of_control()
-        self._put(batch, stamp, stamp.first_sequence, more=more)
+        self._put(batch, stamp, stamp.first_sequence + batch.count - 1, more=more)
 
     def position_of(self, row: int) -> int | None:
         """Return the position of a message of the last batch. None: it was dropped, or the batch was not
@@ -180,21 +249,27 @@ class ExactAppend:
         self.last_rows = 0
         self.parts.clear()
 
-    def last_bytes(self, batch: MessageBatch) -> int:
-        """Return the most space of the control records that precede a batch, or end its commit."""
+    def last_bytes(self, batch: MessageBatch, publishers: int = 1) -> int:
+        """Return the most space of the control records that precede a batch of `publishers`, or end its
+        commit."""
         each = min(self.known.count + batch.count + 2, holes_per_publisher_max)
-        changed = len(self.known.changed) + 1
-        return after_records_bytes + changed * (holes_record_bytes + hole_bytes * each)
+        changed = len(self.known.changed) + publishers
+        places = sum([place_record_bytes + len(body) for body in self._places.values()])
+        return after_records_bytes + changed * (holes_record_bytes + hole_bytes * each) + places
 
     def last_records(self) -> tuple[MessageBatch, Stamp] | None:
-        """Remove and return the records of the holes that changed in the open commit."""
-        known = self.known
-        if not known.changed:
+        """Remove and return the records of the holes that changed in the open commit, and of places."""
+        known, places = self.known, self._places
+        if not known.changed and not places:
             return None
         batch = _records_of(
-            holes(publisher, known.highest(publisher), known.holes(publisher))
-            for publisher in known.take_changed()
+            [
+                holes(publisher, known.highest(publisher), known.holes(publisher))
+                for publisher in known.take_changed()
+            ],
+            [*places.values()],
         )
+        places.clear()
         self.last_rows = batch.count
         return batch, self._stamps.of_control()
 
@@ -211,7 +286,7 @@ class ExactAppend:
             return start
         for end, proven in openings:
             log, session = self._journal.journal_id, connection.session
-            self.append_after(after(log, publisher, session, end, proven=proven), more=True)
+            self.append_after([after(log, publisher, session, end, proven=proven)], more=True)
         split = known.split(publisher, sequences[start:], from_link=False)
         if len(split.late):  # below the claim
             more = start + split.above < batch.count
@@ -250,9 +325,11 @@ def rest_of(batch: MessageBatch, start: int) -> MessageBatch:
     return batch if not start else MessageBatch.parse(slice_batch(batch, start, batch.count).encode())
 
 
-def _records_of(records: Iterable[ReplicationRecord]) -> MessageBatch:
-    """Return a batch of control records."""
+def _records_of(records: Sequence[ReplicationRecord], places: Sequence[bytes] = ()) -> MessageBatch:
+    """Return a batch of control records, with records of places behind them."""
     builder = BatchBuilder()
     for record in records:
-        builder.add(CONTROL_TOPIC, encode_record(record), kind=1)
+        builder.add(CONTROL_TOPIC, encode_record(record), kind=KIND_CONTROL)
+    for body in places:
+        builder.add(_PLACE_TOPIC, body, kind=KIND_CONTROL)
     return builder.build()

@@ -226,6 +226,17 @@ class KnownSequences:
             late = own.contain(sequences[:above], from_link=from_link).nonzero()[0]
         return SequenceSplit(late, above, above - len(late))
 
+    def lacks(self, publisher: int, firsts: UInt64s, lasts: UInt64s) -> Bools:
+        """Return which ranges of sequences have one that a link must still bring: above the highest one, or
+        in an open hole."""
+        lacking: Bools = lasts > np.uint64(self._highest.get(publisher, 0))
+        own = self._holes.get(publisher)
+        if own is not None:
+            at = own.lasts.searchsorted(firsts)
+            below = (at < len(own.lasts)).nonzero()[0]
+            lacking[below] |= own.firsts[at[below]] <= lasts[below]
+        return lacking
+
     # -- changes ----------------------------------------------------------------------------------------
 
     def open(self, publisher: int, after: int, position: int, *, proven: bool = True) -> None:

@@ -27,7 +27,6 @@ from tickertape.engine.runtime.exact_append import (
 from tickertape.engine.runtime.holes import ClosedHole, KnownSequences, PublisherConnection
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, PublisherDirectory
 from tickertape.journal.commit.accumulator import encoded_size
-from tickertape.journal.format.replication_records import AfterRecord
 from tickertape.journal.journal import Journal
 
 
@@ -115,18 +114,10 @@ class LogWriter:
         self._journal.append(batch, stamp, last, self._clock.now)
         return last
 
-    def append_linked(self, publisher: int, name: str, batch: MessageBatch) -> None:
-        """Append messages that came over a link, without those that the log already has. Needs
-        replication."""
-        assert self.exact is not None
+    def bind(self, publisher: int, name: str, *, derived: bool) -> None:
+        """Append the binding of a publisher id that a link brings, unless the log has it."""
         if not self._registry.is_bound(publisher):
-            self._bind(publisher, name, derived=False)
-        self.duplicates += self.exact.append(publisher, batch, None)
-
-    def append_after(self, record: AfterRecord) -> None:
-        """Append a record of another log about messages that exist in other logs. Needs replication."""
-        assert self.exact is not None
-        self.exact.append_after(record)
+            self._bind(publisher, name, derived=derived)
 
     def append_derived(self, publisher: int, name: str, batch: MessageBatch) -> None:
         """Append messages without sequences. They get the next sequences of the client's derived publisher

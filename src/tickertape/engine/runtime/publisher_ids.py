@@ -62,6 +62,10 @@ class PublisherDirectory:
         """Return whether the log has the binding of this id, or will have it."""
         return publisher in self._owners
 
+    def name_of(self, publisher: int) -> str:
+        """Return the name that an id is bound to, empty without one."""
+        return self._owners.get(publisher, ("", False))[0]
+
     def bind(self, publisher: int, name: str, *, derived: bool) -> MessageBatch:
         """Bind an id. Return the control record to append before the publisher's first message."""
         self._owners[publisher] = (name, derived)

@@ -234,6 +234,11 @@ class GroupCommit:
         return self._pending.bytes
 
     @property
+    def is_open(self) -> bool:
+        """Whether the last commit may get more batches."""
+        return self._pending.is_open
+
+    @property
     def in_flight(self) -> bool:
         """Whether a job is on its way to the disk."""
         return self._in_flight is not None

@@ -13,6 +13,7 @@ from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import RUN_LATE, BatchBuilder, MessageBatch, Stamp, merge
 from tickertape.engine.broker import Broker
+from tickertape.engine.runtime.exact_append import LinkedRun
 from tickertape.engine.runtime.holes import PublisherConnection
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.journal.format.replication_records import (
@@ -137,9 +138,10 @@ def test_message_behind_those_of_a_link_follows_an_after_record() -> None:
     send(world, peer, [1])
     builder = BatchBuilder()
     builder.add("t", b"link", sequence=2)
-    world.broker._writer.append_linked(
-        peer.logged_on.publisher, "pub", builder.build(peer.logged_on.publisher)
-    )
+    exact = world.broker._writer.exact
+    assert exact is not None
+    exact.append_linked(builder.build(peer.logged_on.publisher), LinkedRun(1, 5))
+    exact.write_soon()
     send(world, peer, [3, 4])
     send(world, peer, [5])
     assert world.rows() == [("new", 1), ("new", 2), ("after", 2), ("new", 3), ("new", 4), ("new", 5)]

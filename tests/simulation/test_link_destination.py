@@ -1,0 +1,50 @@
+"""Destination of links through crashes, old copies, requests and late rows, against sets of integers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.link_world import LinkWorld
+from tickertape.engine.replication.destination import link_destination
+from tickertape.journal.commit import accumulator
+
+SEEDS = 40
+SEEDS_FULL = 3_000
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_log_has_each_message_of_its_sources_once_through_crashes_and_old_copies(
+    part: int, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if part % 2:  # frames are taken in pieces, and commits end because of their size
+        monkeypatch.setattr(link_destination, "link_step_messages_max", 3)
+        monkeypatch.setattr(link_destination, "link_step_holes_max", 1)
+        monkeypatch.setattr(accumulator, "commit_bytes_max", 14_000)
+    counts: Counter[str] = Counter()
+    seeds = SEEDS_FULL if full else SEEDS
+    for seed in range(part * seeds // 4, (part + 1) * seeds // 4):
+        world = LinkWorld(seed, counts)
+        for _ in range(4):
+            for _ in range(world.rng.randrange(20, 200)):
+                world.step()
+            world.crash()
+        world.heal()
+    for name in (
+        "places",
+        "acknowledgements",
+        "acknowledged places after a start",
+        "requested rows",
+        "held frames",
+        "late by a link",
+        "foreign openings",
+        "rows of other origins",
+        "rows of this log that came back",
+        "published here",
+        "rows lost",
+        "old copies",
+        "expired",
+        "messages",
+    ):
+        assert counts[name], (name, counts)
