@@ -143,7 +143,11 @@ def is_allowed(history: History, sent: Sent) -> bool:
     if isinstance(command, LinkCredit) and history.of(LinkHoles):
         return is_answer_allowed(history, command)
     if not history.started():
-        return False
+        return (
+            bool(history.of(LinkHoles))
+            and isinstance(command, LinkCredit)
+            and is_answer_allowed(history, command)
+        )
     if sender == "destination":
         return is_answer_allowed(history, command)
     return is_stream_allowed(history, command, batch)

@@ -197,7 +197,7 @@ class LinkOrder:
     def _spend(self, cost: int, count: int) -> None:
         """Subtract the cost of a frame. Only a single message or row may exceed the credit, if nothing is
         outstanding."""
-        if cost > self.credit and (count > 1 or self.credit < self._window):
+        if cost and cost > self.credit and (count > 1 or self.credit < self._window):
             raise _bad(f"a frame of cost {cost:,} exceeds the credit of {self.credit:,}", "source")
         self.credit -= cost
 

@@ -314,6 +314,27 @@ def test_frame_above_the_credit_is_refused_except_for_a_single_row_without_other
     send(order, 2, 1)
 
 
+def test_frame_without_cost_needs_no_credit() -> None:
+    order = started(credit=20)
+    order.from_source(LinkRuns(end=1), run_of(7, 1))
+    assert order.credit < 0
+    order.from_source(LinkNames(end=2))
+    assert order.end == 2
+
+
+def test_credit_of_first_holes_is_returned_before_the_last_of_them() -> None:
+    """Otherwise first holes above the window would never arrive."""
+    order = LinkOrder()
+    order.from_source(OPEN)
+    order.from_destination(LinkOpened(side=DESTINATION, credit=16))
+    refused_answer(order, LinkCredit(bytes=16))
+    order.from_source(LinkHoles(position=5, behind=True, rows=encode_pairs([1], [1]), more=True))
+    refused_answer(order, LinkAck(durable=5))
+    order.from_destination(LinkCredit(bytes=16))
+    order.from_source(LinkHoles(position=5, behind=True, rows=encode_pairs([2], [1])))
+    order.from_destination(LinkAck(durable=5))
+
+
 def test_frame_within_the_window_but_above_the_remaining_credit_is_refused() -> None:
     order = started(credit=100)
     order.from_source(LinkRuns(end=1), run_of(7, 1, 2))
