@@ -13,6 +13,7 @@ from tests.mutations.planted_bounds import BOUND_MUTATIONS
 from tests.mutations.planted_columns import COLUMN_MUTATIONS
 from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
+from tests.mutations.planted_destinations import DESTINATION_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_facts import FACT_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
@@ -411,6 +412,7 @@ MUTATIONS: Final = (
     *FACT_MUTATIONS,
     *FILTER_MUTATIONS,
     *GROUP_MUTATIONS,
+    *DESTINATION_MUTATIONS,
     *HOLE_MUTATIONS,
     *BOUND_MUTATIONS,
     *COLUMN_MUTATIONS,

@@ -294,6 +294,9 @@ class LinkWorld:
         opened = destination.opened(LinkSide(instance="d", group="g", log=OWN, starts=starts))
         assert opened.holes == sum(map(len, self.sets.all_ranges().values()))
         link.order.from_destination(opened)
+        if opened.place is not None:
+            known = log.log_starts.resume(LogPlace(log.log, *opened.place), len(log.rows))
+            self._check_durable(log, known or 0)
         source.opened(opened)
         self.counts["connections"] += 1
 
@@ -359,13 +362,16 @@ class LinkWorld:
             assert link.returned <= processed, "credit of held frames"
 
     def _check_ack(self, log: NaiveLog, durable: int) -> None:
-        """All rows below an acknowledged position, and their place, are on the disk."""
-        end = self.journal.commits.persisted_end
-        persisted = {row.key for row, at in zip(self.rows, self.at, strict=True) if at < end}
-        below = {row.key for row in log.rows[log.first : durable] if row.kind == "message"}
-        assert below <= persisted, "acknowledged rows are not durable"
+        """The rows below an acknowledged position are on the disk, and so is a place that is not lower."""
+        self._check_durable(log, durable)
         self.acknowledged[log.log] = log.log_starts.place(durable)
         self.counts["acknowledgements"] += 1
+
+    def _check_durable(self, log: NaiveLog, position: int) -> None:
+        end = self.journal.commits.persisted_end
+        persisted = {row.key for row, at in zip(self.rows, self.at, strict=True) if at < end}
+        below = {row.key for row in log.rows[log.first : position] if row.kind == "message"}
+        assert below <= persisted, "rows that the source need not send again are not durable"
 
     # -- the log --------------------------------------------------------------------------------------------
 
