@@ -45,9 +45,8 @@ DESTINATION_MUTATIONS: Final = (
     _of_destination(
         "a destination takes frames behind a requested row",
         _DESTINATION,
-        "            frame = self._answers[0] if self._requested else self._frames[0]\n",
-        "            self._frames.rotate(-1 if self._requested and not self._answers else 0)\n"
-        "            frame = self._answers[0] if self._answers else self._frames[0]\n",
+        "            self._requested = len(lacking)\n",
+        "            self._complete(frame)\n",
     ),
     _of_destination(
         "the origin number of a source is stored as it is",

@@ -166,8 +166,12 @@ class LinkDestination:
     @property
     def pending(self) -> bool:
         """Whether `step` has work."""
-        work = self._answers if self._requested else self._frames
-        return bool(work) and self.paused is None
+        return bool(self._next) and self.paused is None
+
+    @property
+    def _next(self) -> deque[_HeldFrame]:
+        """The frames to process next: behind a requested row only answers."""
+        return self._answers if self._requested else self._frames
 
     def step(self) -> None:
         """Append up to `link_step_messages_max` messages.
@@ -175,7 +179,7 @@ class LinkDestination:
         Raises `PublisherCollision`, `LimitReached` or `BadLink`: the link must end."""
         left = link_step_messages_max
         while left > 0 and self.pending:
-            frame = self._answers[0] if self._requested else self._frames[0]
+            frame = self._next[0]
             content = frame.content
             if isinstance(content, MessageBatch):
                 count = self._append_piece(frame, content, left)
@@ -219,11 +223,11 @@ class LinkDestination:
     def _open_holes(self, frame: _HeldFrame, rows: HoleRows) -> int:
         piece = slice(frame.done, frame.done + link_step_holes_max)
         self._intake.open_holes(HoleRows(rows.publishers[piece], rows.highest[piece]))
-        frame.done = piece.stop
-        if frame.done >= len(rows.publishers):
+        frame.done = min(piece.stop, len(rows.publishers))
+        if frame.done == len(rows.publishers):
             self._expired = self._expired or (frame.behind and frame.end is not None)
             self._complete(frame)
-        return link_step_messages_max
+        return max((frame.done - piece.start) * (link_step_messages_max // link_step_holes_max), 1)
 
     def _complete(self, frame: _HeldFrame) -> None:
         """Note that all rows of the first frame are in the log."""

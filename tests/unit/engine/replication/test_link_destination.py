@@ -1,0 +1,282 @@
+"""Destination of a link: named cases of control records, origins, first holes, pauses and bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.simulation.journal_world import read_log
+from tests.simulation.link_world import OWN, LinkWorld
+from tickertape.base.errors import BadLink, CorruptBatch, LimitReached, PublisherCollision
+from tickertape.base.limits import link_places_max
+from tickertape.batch import KIND_CONTROL, BatchBuilder, MessageBatch, as_linked, batch_from_bodies
+from tickertape.engine.limits import link_step_messages_max
+from tickertape.engine.replication.destination.link_destination import LinkDestination
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, PublisherNamed
+from tickertape.journal.format.replication_records import LogPlace, after, covered, encode_record
+from tickertape.wire.link import LinkAck, LinkCredit, LinkHoles, LinkNames, LinkOrigin, LinkRuns, LinkSide
+from tickertape.wire.link_checks import control_publisher
+from tickertape.wire.link_rows import decode_places, encode_pairs
+
+SOURCE = bytes([7]) * 16
+OTHER = bytes([8]) * 16
+SIDE = LinkSide(instance="a", group="g", log=SOURCE, starts=encode_pairs([5], [0]))
+FROM_OTHER = LinkOrigin(3, OTHER, "o", "g", (OTHER,))
+
+
+def new_world() -> LinkWorld:
+    world = LinkWorld(2, Counter())
+    world.disk.counts = Counter()
+    return world
+
+
+def started(world: LinkWorld) -> LinkDestination:
+    """Return a destination whose stream starts at position 0."""
+    destination = LinkDestination(world.log, SIDE)
+    destination.received(LinkHoles(position=0))
+    return destination
+
+
+def take(world: LinkWorld, destination: LinkDestination) -> None:
+    """Take all steps, and sync."""
+    while destination.pending:
+        destination.step()
+    persist(world)
+    destination.log_persisted(world.journal.commits.persisted_end)
+
+
+def persist(world: LinkWorld) -> None:
+    world._disk_job()
+    while world.jobs or world.journal.commits.queued:
+        world._disk_job()
+    world.places.log_persisted(world.journal.commits.persisted_end)
+
+
+def records(world: LinkWorld) -> list[dict[str, Any]]:
+    """Return the control records of the log, without places."""
+    return [
+        msgspec.msgpack.decode(batch.body(index))
+        for _, batch in read_log(world.journal, world.disk)
+        for index in range(batch.count)
+        if batch.topic(index) == CONTROL_TOPIC
+    ]
+
+
+def control(body: bytes, sequence: int = 1, origin: LinkOrigin | None = None) -> MessageBatch:
+    """Return a run of one control record of the source, or of another log."""
+    builder = BatchBuilder()
+    builder.add(CONTROL_TOPIC, body, kind=KIND_CONTROL)
+    publisher = control_publisher(origin.log) if origin else CONTROL_PUBLISHER
+    return as_linked(builder.build(publisher, sequence), origin.number if origin else 0, 9, late=False)
+
+
+def messages(count: int, first: int = 1, publisher: int = 11, origin: int = 0) -> MessageBatch:
+    batch = batch_from_bodies("t", [b"x"] * count, publisher=publisher, first_sequence=first, timestamp=4)
+    return as_linked(batch, origin, 4, late=False)
+
+
+def bound(name: str, publisher: int = 11) -> bytes:
+    return msgspec.msgpack.encode(PublisherNamed(publisher=publisher, name=name))
+
+
+# -- control records ----------------------------------------------------------------------------------
+
+
+def test_binding_of_a_link_is_stored_before_the_first_message() -> None:
+    world = new_world()
+    destination = started(world)
+    destination.received(LinkRuns(end=1), control(bound("desk")))
+    destination.received(LinkRuns(end=2), messages(1))
+    destination.received(LinkRuns(end=3), control(bound("desk"), 2))
+    take(world, destination)
+    assert [r["name"] for r in records(world) if r["type"] == "publisher"] == ["desk"]
+    assert world.log.registry.name_of(11) == "desk"
+
+
+def test_publisher_id_of_another_name_refuses_the_link_with_both_names() -> None:
+    world = new_world()
+    destination = started(world)
+    world.writer.bind(11, "desk", derived=False)
+    destination.received(LinkRuns(end=1), control(bound("shop")))
+    with pytest.raises(PublisherCollision, match=r"'shop' there and to 'desk' here"):
+        destination.step()
+
+
+def test_record_of_a_type_that_travels_is_stored_with_its_log() -> None:
+    world = new_world()
+    destination = started(world)
+    body = msgspec.msgpack.encode({"type": "downgraded", "latest_of": "level x", "position": 7})
+    destination.received(LinkRuns(end=1), control(body))
+    destination.received(LinkRuns(end=2), control(msgspec.msgpack.encode({"type": "started"}), 2))
+    destination.received(LinkRuns(end=3), control(body, 1))
+    take(world, destination)
+    latest = f"{SOURCE.hex()} level x"
+    assert [r for r in records(world) if r["type"] in ("downgraded", "started")] == [
+        {"type": "downgraded", "latest_of": latest, "position": 7, "log": SOURCE}
+    ]
+
+
+def test_record_of_another_log_than_its_origin_is_refused() -> None:
+    world = new_world()
+    destination = started(world)
+    body = msgspec.msgpack.encode({"type": "downgraded", "log": OWN})
+    destination.received(LinkRuns(end=1), control(body))
+    with pytest.raises(BadLink, match="another log"):
+        destination.step()
+
+
+def test_report_is_stored_and_counts_only_if_it_is_news() -> None:
+    world = new_world()
+    destination = started(world)
+    for sequence, number in enumerate((4, 5, 4, 5, 6), 1):
+        report = covered(number, 5, 1, [LogPlace(OWN, 1, 3)], [SOURCE, OWN], 17)
+        destination.received(LinkRuns(end=sequence), control(encode_record(report), sequence))
+    take(world, destination)
+    found = [(r["number"], r["log"]) for r in records(world) if r["type"] == "covered"]
+    assert found == [(4, SOURCE), (5, SOURCE), (6, SOURCE)]
+    assert world.log.reports.reporters == {SOURCE}
+
+
+def test_opening_of_this_log_that_a_source_returns_opens_a_hole_with_an_own_record() -> None:
+    world = new_world()
+    destination = started(world)
+    own = LinkOrigin(1, OWN, "d", "g", (OWN,))
+    body = encode_record(after(OWN, 11, 1, 9))
+    destination.received(LinkRuns(end=1, origins=(own,)), control(body, 1, own))
+    take(world, destination)
+    assert [(r["after"], r.get("log")) for r in records(world) if r["type"] == "after"] == [(9, None)]
+    assert [hole[:2] for hole in world.exact.known.holes(11)] == [(1, 9)]
+    destination.received(LinkRuns(end=2), control(body, 1, own))
+    take(world, destination)
+    assert len([r for r in records(world) if r["type"] == "after"]) == 1
+
+
+# -- origins --------------------------------------------------------------------------------------------
+
+
+def test_origin_has_one_record_and_its_path_to_this_log() -> None:
+    world = new_world()
+    destination = started(world)
+    destination.received(LinkRuns(end=1, origins=(FROM_OTHER,)), messages(2, origin=3))
+    destination.received(LinkRuns(end=2), messages(2, 3, origin=3))
+    take(world, destination)
+    found = [r for r in records(world) if r["type"] == "origin"]
+    assert [(r["journal"], r["path"]) for r in found] == [(OTHER, [OTHER, SOURCE])]
+
+
+def test_known_messages_of_an_origin_write_no_record() -> None:
+    world = new_world()
+    destination = started(world)
+    destination.received(LinkRuns(end=1), messages(2))
+    destination.received(LinkRuns(end=2, origins=(FROM_OTHER,)), messages(2, origin=3))
+    before = world.writer.duplicates
+    take(world, destination)
+    assert len([r for r in records(world) if r["type"] == "origin"]) == 1
+    assert world.writer.duplicates - before == 2
+
+
+def test_path_above_the_limit_is_refused() -> None:
+    world = new_world()
+    destination = started(world)
+    logs = tuple(bytes([number]) * 16 for number in range(20, 36))
+    origin = LinkOrigin(3, logs[0], "o", "g", logs)
+    destination.received(LinkRuns(end=1, origins=(origin,)), messages(1, origin=3))
+    with pytest.raises(LimitReached, match="17 servers"):
+        destination.step()
+
+
+# -- first holes and places -----------------------------------------------------------------------------
+
+
+def test_first_holes_are_proven_and_expire_places_once() -> None:
+    world = new_world()
+    destination = LinkDestination(world.log, SIDE)
+    rows = encode_pairs(sorted((11, CONTROL_PUBLISHER)), [6, 6])
+    destination.received(LinkHoles(position=70, behind=True, rows=rows, more=True))
+    take(world, destination)
+    assert not destination.take_expired()
+    destination.received(LinkHoles(position=70, behind=True, rows=encode_pairs([2**64 - 1], [1])))
+    take(world, destination)
+    assert (destination.take_expired(), destination.take_expired()) == (True, False)
+    assert [hole[1::2] for hole in world.exact.known.holes(11)] == [(6, True)]
+    assert not world.exact.known.holes(CONTROL_PUBLISHER), "each log numbers its own control records"
+    assert destination.take_commands() == [LinkAck(durable=70), LinkCredit(bytes=48)]
+
+
+def test_handshake_has_the_newest_place_of_each_start() -> None:
+    world = new_world()
+    for number in range(1, link_places_max + 3):
+        world.places.move(LogPlace(SOURCE, number, number * 10))
+    world.exact.write_soon()
+    destination = LinkDestination(world.log, SIDE)
+    assert destination.opened(SIDE).place is None, "no place is persisted"
+    persist(world)
+    opened = destination.opened(SIDE)
+    assert opened.place == (link_places_max + 2, 10 * (link_places_max + 2))
+    assert decode_places(opened.places).starts.tolist() == list(range(3, link_places_max + 3))
+
+
+def test_commit_with_rows_of_a_link_ends_with_one_place() -> None:
+    world = new_world()
+    destination = started(world)
+    for end in (1, 2, 3):
+        destination.received(LinkRuns(end=end), messages(1, end))
+    take(world, destination)
+    _, last = read_log(world.journal, world.disk)[-1]
+    assert [last.topic(index) for index in range(last.count)][-4:] == ["t", "t", "t", "$link"]
+
+
+# -- bounds ---------------------------------------------------------------------------------------------
+
+
+def test_step_appends_at_most_its_limit_of_messages() -> None:
+    world = new_world()
+    destination = started(world)
+    destination.received(LinkRuns(end=1), messages(2 * link_step_messages_max + 5))
+    known, highest = world.exact.known, [0]
+    while destination.pending:
+        destination.step()
+        highest.append(known.highest(11))
+    assert max(b - a for a, b in pairwise(highest)) <= link_step_messages_max
+    assert highest[-1] == 2 * link_step_messages_max + 5
+
+
+def test_frames_without_cost_use_the_memory_of_one() -> None:
+    world = new_world()
+    destination = started(world)
+    destination.pause("sow_full")
+    for end in range(1, 1_000):
+        destination.received(LinkNames(end=end))
+    assert len(destination._frames) == 1
+    destination.pause(None)
+    take(world, destination)
+    assert destination.take_commands() == [LinkAck(durable=999)]
+
+
+def test_paused_link_takes_no_frame_and_returns_no_credit() -> None:
+    world = new_world()
+    destination = started(world)
+    batch = messages(3)
+    destination.received(LinkRuns(end=1), batch)
+    take(world, destination)
+    destination.received(LinkRuns(end=2), messages(3, 4))
+    destination.pause("sow_full")
+    assert (destination.paused, destination.pending) == ("sow_full", False)
+    assert destination.take_commands() == [LinkAck(durable=1)]
+    destination.step()
+    assert world.exact.known.highest(11) == 3
+    destination.pause(None)
+    take(world, destination)
+    assert destination.take_commands() == [LinkAck(durable=2), LinkCredit(bytes=2 * batch.cost)]
+
+
+def test_run_with_a_wrong_checksum_is_refused() -> None:
+    data = bytearray(messages(2).encode())
+    data[bytes(data).rindex(b"x")] ^= 1
+    world = new_world()
+    with pytest.raises(CorruptBatch):
+        started(world).received(LinkRuns(end=1), MessageBatch.parse(bytes(data)))
