@@ -1,6 +1,6 @@
 """Planted defects of the destination of a link: order, places, acknowledgements, credit and origins.
 
-Must never hold one without an effect on the log, or on what the source sees.
+Must never hold one without an effect on the log or on the commands to the source.
 """
 
 from __future__ import annotations

@@ -49,6 +49,8 @@ PUBLISHERS = (2**63 + 11, 12, 13)
 class MapRecords:
     """Records of places as plain arrays."""
 
+    record_bytes_max = 64
+
     def place_record(self, place: LogPlace) -> bytes:
         return msgspec.msgpack.encode(place)
 
@@ -168,7 +170,7 @@ class LinkWorld:
         return [*found.values()]
 
     def _check_places(self) -> None:
-        """A source never has to send again what it saw acknowledged."""
+        """A source never has to send acknowledged rows again."""
         for log in self.logs:
             place = self.acknowledged[log.log]
             if place.position:

@@ -15,7 +15,7 @@ SEEDS_FULL = 3_000
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_log_has_each_message_of_its_sources_once_through_crashes_and_old_copies(
+def test_log_has_each_message_of_all_sources_once_through_crashes_and_old_copies(
     part: int, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if part % 2:  # frames are taken in pieces, and commits end because of their size

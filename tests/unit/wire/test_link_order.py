@@ -322,7 +322,7 @@ def test_frame_without_cost_needs_no_credit() -> None:
     assert order.end == 2
 
 
-def test_credit_of_first_holes_is_returned_before_the_last_of_them() -> None:
+def test_credit_of_first_holes_is_returned_before_the_last_one() -> None:
     """Otherwise first holes above the window would never arrive."""
     order = LinkOrder()
     order.from_source(OPEN)

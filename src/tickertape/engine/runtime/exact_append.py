@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from tickertape.engine.runtime.holes import KnownSequences, PublisherConnection
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
 from tickertape.journal.format.replication_records import (
     AfterRecord,
+    LogPlace,
     ReplicationRecord,
     after,
     encode_record,
@@ -113,6 +114,22 @@ class AppendedPart(NamedTuple):
     accepted: AcceptedBatch
 
 
+class PlaceRecords(Protocol):
+    """Encodes the records of places, in the order of the log."""
+
+    @property
+    def record_bytes_max(self) -> int:
+        """Most bytes of the next body."""
+
+    def place_record(self, place: LogPlace) -> bytes:
+        """Return the body of the record of a place that moved."""
+
+
+class _MovedPlace(NamedTuple):
+    place: LogPlace
+    records: PlaceRecords
+
+
 class LinkedRun(NamedTuple):
     """Facts about a run of a link, as this log stores it."""
 
@@ -138,8 +155,8 @@ class ExactAppend:
         self._commits = journal.commits
         self._stamps = stamps
         self._clock = clock
-        self._places: dict[bytes, bytes] = {}
-        """Records of places at the end of the open commit, by the log of the source."""
+        self._places: dict[bytes, _MovedPlace] = {}
+        """Places whose records end the open commit, by their log."""
         journal.end_commits_with(self)
 
     def append(self, publisher: int, batch: MessageBatch, connection: PublisherConnection) -> int:
@@ -199,18 +216,16 @@ class ExactAppend:
             end = self._commits.accepted_end
             self.known.open(opening.publisher, opening.after, end, proven=not opening.unproven)
 
-    def append_place(self, log: bytes, body: bytes) -> int:
-        """Append the record of a place in the log `log`, at the end of the open commit. `write_soon` must
+    def append_place(self, place: LogPlace, records: PlaceRecords) -> int:
+        """Append the record of a place of another log, at the end of the open commit. `write_soon` must
         follow.
 
         Return a position: the record is persisted when the log is persisted beyond it."""
-        self._places.pop(log, None)
-        batch = _records_of((), [body])
-        self.make_room(batch)
         end = self._commits.accepted_end
         if self._commits.is_open:
-            self._places[log] = body
+            self._places[place.log] = _MovedPlace(place, records)
         else:
+            batch = _records_of((), [records.place_record(place)])
             stamp = self._stamps.of_control()
             self._put(batch, stamp, stamp.first_sequence, more=True)
         return end
@@ -254,7 +269,7 @@ class ExactAppend:
         commit."""
         each = min(self.known.count + batch.count + 2, holes_per_publisher_max)
         changed = len(self.known.changed) + publishers
-        places = sum([place_record_bytes + len(body) for body in self._places.values()])
+        places = sum([place_record_bytes + moved.records.record_bytes_max for moved in self._places.values()])
         return after_records_bytes + changed * (holes_record_bytes + hole_bytes * each) + places
 
     def last_records(self) -> tuple[MessageBatch, Stamp] | None:
@@ -267,7 +282,7 @@ class ExactAppend:
                 holes(publisher, known.highest(publisher), known.holes(publisher))
                 for publisher in known.take_changed()
             ],
-            [*places.values()],
+            [records.place_record(place) for place, records in places.values()],
         )
         places.clear()
         self.last_rows = batch.count

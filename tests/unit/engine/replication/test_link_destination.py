@@ -106,7 +106,7 @@ def test_publisher_id_of_another_name_refuses_the_link_with_both_names() -> None
         destination.step()
 
 
-def test_record_of_a_type_that_travels_is_stored_with_its_log() -> None:
+def test_record_of_a_type_that_travels_is_stored_with_the_log_of_the_source() -> None:
     world = new_world()
     destination = started(world)
     body = msgspec.msgpack.encode({"type": "downgraded", "latest_of": "level x", "position": 7})
@@ -120,7 +120,7 @@ def test_record_of_a_type_that_travels_is_stored_with_its_log() -> None:
     ]
 
 
-def test_record_of_another_log_than_its_origin_is_refused() -> None:
+def test_record_of_another_log_than_the_origin_is_refused() -> None:
     world = new_world()
     destination = started(world)
     body = msgspec.msgpack.encode({"type": "downgraded", "log": OWN})
@@ -129,7 +129,7 @@ def test_record_of_another_log_than_its_origin_is_refused() -> None:
         destination.step()
 
 
-def test_report_is_stored_and_counts_only_if_it_is_news() -> None:
+def test_report_is_stored_and_counts_only_as_news() -> None:
     world = new_world()
     destination = started(world)
     for sequence, number in enumerate((4, 5, 4, 5, 6), 1):
@@ -158,7 +158,7 @@ def test_opening_of_this_log_that_a_source_returns_opens_a_hole_with_an_own_reco
 # -- origins --------------------------------------------------------------------------------------------
 
 
-def test_origin_has_one_record_and_its_path_to_this_log() -> None:
+def test_origin_has_one_record_and_the_path_to_this_log() -> None:
     world = new_world()
     destination = started(world)
     destination.received(LinkRuns(end=1, origins=(FROM_OTHER,)), messages(2, origin=3))
@@ -233,7 +233,7 @@ def test_commit_with_rows_of_a_link_ends_with_one_place() -> None:
 # -- bounds ---------------------------------------------------------------------------------------------
 
 
-def test_step_appends_at_most_its_limit_of_messages() -> None:
+def test_step_appends_at_most_the_limit_of_messages() -> None:
     world = new_world()
     destination = started(world)
     destination.received(LinkRuns(end=1), messages(2 * link_step_messages_max + 5))

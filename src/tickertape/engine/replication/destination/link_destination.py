@@ -84,7 +84,7 @@ class LinkDestination:
         self._named = 0
         """Rows of all names. The next one has this position."""
         self._requested = 0
-        """Requested rows without an appended answer. All are of the first frame."""
+        """Requested rows without an appended answer, all in the first frame."""
         self._pause: PauseReason | None = None
         self._requests: list[LinkRequest] = []
         self._processed: deque[_ProcessedEnd] = deque()

@@ -9,21 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tickertape.engine.replication.places import KnownPlaces
-from tickertape.engine.runtime.exact_append import ExactAppend
+from tickertape.engine.runtime.exact_append import ExactAppend, PlaceRecords
 from tickertape.journal.format.replication_records import LogPlace
 
 PERSISTED: Final = -1
 """Position of a record that needs no commit."""
-
-
-class PlaceRecords(Protocol):
-    """Encodes the records of places."""
-
-    def place_record(self, place: LogPlace) -> bytes:
-        """Return the body of the record of a place that moved."""
 
 
 class _PlaceInLog(NamedTuple):
@@ -58,7 +51,7 @@ class LinkPlaces:
                 return newest.position
         elif not place.position:
             return PERSISTED  # no row precedes it
-        position = self._exact.append_place(place.log, self._records.place_record(place))
+        position = self._exact.append_place(place, self._records)
         self._newest[place.log] = _PlaceInLog(place, position)
         self._waiting.append(self._newest[place.log])
         return position
