@@ -25,7 +25,7 @@ from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.holes import PublisherConnection
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC, load_publishers
-from tickertape.journal.commit.jobs import DiskJobExecutor, JournalJob
+from tickertape.journal.commit.jobs import DiskFull, DiskJobExecutor, JournalJob
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.replication_records import (
     AfterRecord,
@@ -189,7 +189,12 @@ class LinkWorld:
         self.jobs += self.journal.commits.jobs()
         if self.jobs:
             job = self.jobs.popleft()
-            self.journal.commits.done(job, None, self._executor.run(job), self._now())
+            salt, error = 0, None
+            try:
+                salt = self._executor.run(job)
+            except DiskFull as full:
+                error = full
+            self.journal.commits.done(job, error, salt, self._now())
             self.journal.take_persisted()
 
     def idle(self) -> None:

@@ -280,3 +280,27 @@ def test_run_with_a_wrong_checksum_is_refused() -> None:
     world = new_world()
     with pytest.raises(CorruptBatch):
         started(world).received(LinkRuns(end=1), MessageBatch.parse(bytes(data)))
+
+
+def test_full_disk_pauses_the_link_until_space_is_free() -> None:
+    world = new_world()
+    destination = started(world)
+    world.disk.space_bytes = world.disk._used
+    end = 0
+    while destination.paused is None:
+        end += 1
+        assert end < 1_000
+        destination.received(LinkRuns(end=end), messages(100, 100 * end))
+        take(world, destination)
+    assert destination.paused == "journal_full"
+    assert world.journal.commits.persisted_end == world.journal.commits.accepted_end
+    destination.take_commands()
+    destination.received(LinkRuns(end=end + 1), messages(100, 100 * end + 100))
+    destination.step()
+    assert destination.take_commands() == []
+    world.disk.space_bytes = None
+    world.journal.commits.wake(world._now()._replace(mono=world._mono + 2))
+    take(world, destination)
+    assert destination.pending, "the disk has a segment now"
+    take(world, destination)
+    assert LinkAck(durable=end + 1) in destination.take_commands()
