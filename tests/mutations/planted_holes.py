@@ -99,8 +99,8 @@ HOLE_MUTATIONS: Final = (
     _of_filter(
         "a connection sends a sequence below an earlier one, and it fills a hole",
         _EXACT,
-        "            late = late[sequences[late] > np.uint64(connection.received)]\n",
-        "            late = late[sequences[late] > np.uint64(0)]\n",
+        "        late = late[sequences[late] > np.uint64(connection.received)]\n",
+        "        late = late[sequences[late] > np.uint64(0)]\n",
         tier="unit",
     ),
     _of_filter(
