@@ -153,7 +153,7 @@ LINK_MUTATIONS: Final = (
     Mutation(
         "a link sends above its credit",
         "wire/link_order.py",
-        "        if cost > self.credit and (count > 1 or self.credit < self._window):\n",
+        "        if cost and cost > self.credit and (count > 1 or self.credit < self._window):\n",
         "        if cost > self._window and (count > 1 or self.credit < self._window):\n",
         (_ORDER, _MODEL),
         promise="invariant 20",
