@@ -118,8 +118,8 @@ class StreamBase(ABC):
     def as_of(self) -> str | None:
         """Bookmark of the newest message, of any topic, that the query result reflects.
 
-        The result has the records as they were right after this message. EPOCH if the log had no message.
-        Queries of queues alone have EPOCH too. None for a stream without a query.
+        The result has the records as they were right after this message. EPOCH if the log had no message,
+        and for a query that covers only queues. None for a stream without a query.
         """
         return self._buffer.as_of
 

@@ -253,8 +253,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         Raises:
             Disconnected: The connection was lost, and the client does not reconnect. Any other error that
                 ended the table is raised too, here and by all other reads.
-            StreamEnded: `unsubscribe` of the client ended the subscription. After `close`, the table keeps
-                its records and raises nothing.
+            StreamEnded: `unsubscribe` of the client ended the subscription. After `close` of the table,
+                `copy` still returns its last records.
 
         Example:
             >>> table = tt.Table(client, "positions")

@@ -127,7 +127,7 @@ class ProgressStore(ClosesItself):
             return sum(end - low for low, end in done)
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        """Note `bookmark` of a notice of persisted messages (see `BookmarkStore.persisted`)."""
+        """Record the bookmark of a notice of persisted messages (see `BookmarkStore.persisted`)."""
         with self._lock:
             progress = self._of(sub_id)
             if progress.is_past(bookmark):

@@ -112,7 +112,7 @@ class BookmarkStore(Protocol):
         """Discard processed messages. Return the number of messages that this call has discarded."""
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        """Note `bookmark` of a notice of persisted messages, which the server sends.
+        """Record the bookmark of a notice of persisted messages, which the server sends.
 
         All messages of the subscription up to `bookmark` were delivered. The message of `bookmark` itself may
         be one that does not match the filter.

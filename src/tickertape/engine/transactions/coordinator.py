@@ -226,8 +226,8 @@ class TransactionCoordinator:
             self._under_way[transaction] = committing
         elif committing.parts != command.parts:
             raise TransactionBusy(
-                f"Cannot commit {describe(transaction)}: a commit with another list of its parts is in "
-                "progress. Commit again later, with the same name."
+                f"Cannot commit {describe(transaction)}: another commit of this transaction, with other "
+                "parts, is in progress. Commit it again later."
             )
         committing.waiting.append((session.conn, command.id))
         self._asked[session.conn] += 1

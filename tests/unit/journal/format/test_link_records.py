@@ -29,8 +29,8 @@ from tickertape.wire.link_checks import PLACE_TOPIC
 GOLDEN = Path(__file__).parents[3] / "golden"
 A, B = bytes(range(16)), b"\xff" * 16
 FILES = {
-    "link-record": LinkRecord(A, 2**64 - 1, 1000),
-    "link-record-all": LinkRecord(
+    "place-record": LinkRecord(A, 2**64 - 1, 1000),
+    "place-record-all": LinkRecord(
         B, 8, 2**40, [LogPlace(A, 5, 70), LogPlace(A, 2**64 - 1, 1000), LogPlace(B, 8, 2**40)]
     ),
 }
@@ -47,8 +47,8 @@ def test_link_record_equals_the_golden_file(name: str) -> None:
 
 def test_golden_link_record_matches_the_format_document() -> None:
     fields = [A, 2**64 - 1, 1000, None]
-    assert msgspec.msgpack.decode((GOLDEN / "link-record.bin").read_bytes()) == fields
-    found = msgspec.msgpack.decode((GOLDEN / "link-record-all.bin").read_bytes())
+    assert msgspec.msgpack.decode((GOLDEN / "place-record.bin").read_bytes()) == fields
+    found = msgspec.msgpack.decode((GOLDEN / "place-record-all.bin").read_bytes())
     assert found == [B, 8, 2**40, [[A, 5, 70], [A, 2**64 - 1, 1000], [B, 8, 2**40]]]
 
 
