@@ -87,9 +87,9 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
 
         - Handler: if it returns, the message is acknowledged. If it raises, the message is released to the
           queue.
-        - Stream: within a `for` loop, the request for the next message or batch acknowledges the previous
+        - Stream: the request for the next message or batch, by iteration or `get`, acknowledges the previous
           one. So a `break` leaves the last message unacknowledged: call `ack` before the `break`. Otherwise
-          the message returns to the queue when the subscription ends, or when another loop starts.
+          the message returns to the queue when the subscription ends, or when another `for` loop starts.
 
         After an explicit `ack`, `cancel` or `expire` of a message, the client does not acknowledge it
         automatically. After a `sow_delete` of the message, the automatic acknowledgement has no effect.
