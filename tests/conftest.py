@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +86,22 @@ SPARK_PLACES = (
 """Tests that start Java: they run one after the other, because two starts at once take longer."""
 
 
-def _shares_a_process(nodeid: str) -> str:
+SPREAD_PLACES = ("tests/fuzz/", "tests/mutations/", "tests/simulation/", "tests/world/")
+"""Tests whose files have many long parts in the full tier: the parts of a file run in all processes."""
+
+
+def _shares_a_process(nodeid: str, *, full: bool) -> str:
     """Return the process group of a test: its file, or one group for all tests that start Java."""
-    return "spark" if nodeid.startswith(SPARK_PLACES) else nodeid.split("::", 1)[0]
+    if nodeid.startswith(SPARK_PLACES):
+        return "spark"
+    return nodeid if full and nodeid.startswith(SPREAD_PLACES) else nodeid.split("::", 1)[0]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Group several files in one process, which no scheduler of pytest-xdist does with pytest 9.2."""
     scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = _shares_a_process
+    scheduler._split_scope = partial(_shares_a_process, full=bool(config.getoption("--full")))
     return scheduler
 
 

@@ -50,6 +50,7 @@ def test_store_with_the_adapter_passes_the_checks_without_files(points: tt.Clien
     check_bookmark_store(opened, filters_after_restart=False)
 
 
+@pytest.mark.full
 def test_adapter_returns_the_points_of_one_client_and_forgets_purged_ones(points: tt.Client) -> None:
     one, other = (tt.SowRecoveryPointAdapter(points, name, topic="points") for name in ("a", "a' OR TRUE"))
     several = [tt.Bookmark(7, 2), tt.Bookmark(2**64 - 1, 2**64 - 2)]
@@ -138,7 +139,7 @@ def test_point_published_while_the_server_is_down_is_kept(server: RunningServer,
     assert dict(adapter.load()) == {"s": [tt.Bookmark(7, 2)]}
 
 
-@pytest.mark.parametrize("sub_id", ["s", None])
+@pytest.mark.parametrize("sub_id", ["s", pytest.param(None, marks=pytest.mark.full)])
 def test_purge_while_the_server_is_down_does_not_wait(
     sub_id: str | None, server: RunningServer, points: tt.Client
 ) -> None:
@@ -177,6 +178,7 @@ def test_client_of_the_subscriptions_is_refused(server: RunningServer, points: t
         tt.SowRecoveryPointAdapter(points, "risk", topic="^all/")
 
 
+@pytest.mark.full
 def test_load_from_a_topic_without_recovery_points_raises(points: tt.Client) -> None:
     with pytest.raises(tt.BadTopic):
         tt.MemoryBookmarkStore(tt.SowRecoveryPointAdapter(points, "risk", topic="orders"))

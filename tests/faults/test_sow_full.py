@@ -25,6 +25,7 @@ sow_bytes_max = "64MB"
 TEXT: Final = "x" * 250_000
 
 
+@pytest.mark.full
 def test_checkpoint_on_a_full_disk_fails_and_is_repeated_with_space(tmp_path: Path) -> None:
     if reason := why_no_small_disk():
         pytest.skip(reason)

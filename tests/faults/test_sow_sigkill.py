@@ -230,6 +230,7 @@ def run_cycles(directory: Path, seed: int) -> Counter[str]:
     return world.counts
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_result_after_a_restart_names_the_last_message(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", CONFIG.replace('[admin]\nlisten = "off"\n', "")) as server:

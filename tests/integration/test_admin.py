@@ -150,6 +150,7 @@ def test_stats_count_refused_commands_and_ended_connections(server: RunningServe
     assert " refused conn=" in server.errors()
 
 
+@pytest.mark.full
 def test_topic_counts_start_at_zero_after_a_restart() -> None:
     with running_server(config='[[journal.topic]]\nname = "orders"\n') as server:
         with tt.Client("loader", server.uri, timeout=SECONDS) as client:
@@ -298,6 +299,7 @@ def test_topics_command_prints_a_table(server: RunningServer) -> None:
     assert next(row.split()[1] for row in rows if row.startswith("orders ")) == "yes"
 
 
+@pytest.mark.full
 def test_topics_command_after_a_restart_reports_no_topic_with_messages() -> None:
     with running_server() as server:
         with tt.Client("loader", server.uri, timeout=SECONDS) as client:

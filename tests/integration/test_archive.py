@@ -157,6 +157,7 @@ def test_positions_in_the_archive_are_resolved_and_read(world: World) -> None:
         assert len(list(client.read_positions("^[ab]$", low, high, journal))) == 50
 
 
+@pytest.mark.full
 def test_restarted_server_replays_the_archive_at_once(world: World) -> None:
     world.server.restart()
     with world.client() as client:
@@ -195,6 +196,7 @@ def small(home: Path, messages: int = 500) -> Iterator[tuple[RunningServer, str,
         yield server, journal, everything, stats_of(server).journal.first_position
 
 
+@pytest.mark.full
 def test_gap_between_archive_and_log_raises_bookmark_expired(tmp_path: Path) -> None:
     with small(tmp_path) as (server, journal, everything, _), LogClient("reader", server.uri) as client:
         # Without a table the log is the only source.
@@ -213,6 +215,7 @@ def test_gap_between_archive_and_log_raises_bookmark_expired(tmp_path: Path) -> 
         assert resolve(client, "a", tt.NOW)
 
 
+@pytest.mark.full
 def test_restored_log_that_grew_beyond_the_archive_ignores_the_archive(tmp_path: Path) -> None:
     data, archive, copy = tmp_path / "data", tmp_path / "archive", tmp_path / "copy"
     config = CONFIG.format(archive=archive, require="true")
@@ -245,6 +248,7 @@ def test_restored_log_that_grew_beyond_the_archive_ignores_the_archive(tmp_path:
         assert " there, so" in event
 
 
+@pytest.mark.full
 def test_archive_of_another_journal_raises_wrong_journal(tmp_path: Path) -> None:
     with small(tmp_path) as (server, journal, everything, _):
         ArchiveWriter(tmp_path / "archive", "f" * 32).commit([], 1000)
@@ -255,6 +259,7 @@ def test_archive_of_another_journal_raises_wrong_journal(tmp_path: Path) -> None
             wait_until(lambda: "archive_failed" in server.errors(), 20)
 
 
+@pytest.mark.full
 def test_archive_of_some_topics_serves_only_these_topics(tmp_path: Path) -> None:
     """Other topics start with the log, and their earlier bookmarks are expired."""
     with running_server(

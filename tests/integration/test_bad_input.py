@@ -221,6 +221,7 @@ def test_publish_to_an_invalid_topic_is_rejected_and_the_next_frame_is_stored(
 # -- directories --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_segment_of_another_instance_refuses_the_start(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with running_server(tmp_path / name) as made, tt.Client("p", made.uri, timeout=SECONDS) as client:

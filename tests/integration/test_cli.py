@@ -282,6 +282,7 @@ def test_journal_of_a_running_server_is_listed_and_verified(server: RunningServe
 # -- servers of their own -----------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_killed_server_ends_publish_and_subscribe_with_exit_code_1(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as running:
         publisher = begin("publish", "orders", "--server", running.uri)

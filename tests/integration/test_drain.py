@@ -192,6 +192,7 @@ def test_publish_during_the_drain_is_neither_stored_nor_acknowledged(
         assert len(list(reader.replay("raw"))) == 3
 
 
+@pytest.mark.full
 def test_drain_timeout_of_the_configuration_limits_slow_subscribers() -> None:
     with running_server(config="[instance]\ndrain_timeout = 0\n") as server:
         with tt.Client("writer", server.uri, timeout=SECONDS) as writer:

@@ -78,6 +78,7 @@ def test_suspended_client_is_disconnected(server: RunningServer, kind: str) -> N
         assert client.stdout.readline() == "lost\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seconds", [0.6, 1.5])
 def test_suspended_server_keeps_waiting_clients_connected(server: RunningServer, seconds: float) -> None:
     """Their heartbeats wait in the sockets of the server."""

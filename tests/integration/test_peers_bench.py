@@ -23,6 +23,7 @@ def run(directory: Path, *arguments: str) -> int:
     )
 
 
+@pytest.mark.full
 def test_quick_run_measures_ours_and_resumes_without_a_second_measurement(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -471,6 +471,7 @@ def test_directory_with_other_files_is_refused_and_unchanged(tmp_path: Path) -> 
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.full
 def test_publisher_sequences_ascend_across_server_kills(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         for first in (0, 10, 20):

@@ -295,6 +295,7 @@ def fill_queue(data: Path, *, acknowledged: int) -> None:
         server.stop()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("without_checkpoint", [False, True])
 def test_prune_keeps_segments_that_a_queue_needs(tmp_path: Path, without_checkpoint: bool) -> None:
     data = tmp_path / "data"
@@ -331,6 +332,7 @@ def test_prune_ignores_a_queue_checkpoint_beyond_the_log_end(tmp_path: Path) -> 
     assert segments(data) == before
 
 
+@pytest.mark.full
 def test_prune_keeps_segments_of_a_queue_that_cannot_be_recovered(tmp_path: Path) -> None:
     """Damage stops the queue, and its jobs are available after the repair."""
     data = tmp_path / "data"

@@ -14,6 +14,7 @@ from tickertape.testing import running_server
 CONFIG = queue("work", underlying="orders")
 
 
+@pytest.mark.full
 def test_damaged_message_stops_only_the_queues(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", CONFIG) as server, tt.Client("source", server.uri) as source:
         source.publish("orders", b"a body that is damaged then")

@@ -17,6 +17,7 @@ BODY = b"x" * 20_000
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.full
 def test_segments_retained_for_a_queue_are_reported_until_acknowledged(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", CONFIG) as server, tt.Client("p", server.uri) as client:
         numbers(server, "q", 1)

@@ -40,6 +40,7 @@ def kept(data: Path) -> tuple[int, int]:
     return segments[0]["first_position"], max(segment["end_position"] for segment in segments)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_renamed_data_directory_keeps_the_log_and_the_new_one_is_separate(tmp_path: Path) -> None:
     data, moved = tmp_path / "data", tmp_path / "moved"
@@ -66,6 +67,7 @@ def test_renamed_data_directory_keeps_the_log_and_the_new_one_is_separate(tmp_pa
         assert kept(directory)[1] == (published + 1) * ROUND + control
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_removed_lock_file_does_not_admit_a_second_server(tmp_path: Path) -> None:
     data = tmp_path / "data"

@@ -28,7 +28,12 @@ underlying = "positions"
 [[queue]]
 name = "jobs"
 """
-KINDS = ("none", "memory", "file", "hybrid")
+KINDS = (
+    "none",
+    pytest.param("memory", marks=pytest.mark.full),
+    "file",
+    pytest.param("hybrid", marks=pytest.mark.full),
+)
 
 
 front = front_fixture(*BOTH_FRONTS)

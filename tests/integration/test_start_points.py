@@ -152,6 +152,7 @@ def test_server_configuration_accepts_variables_and_includes(
             client.replay("another")
 
 
+@pytest.mark.full
 @pytest.mark.behaviour(13)
 def test_lost_connection_calls_the_handler_once_and_the_store_resends(
     tmp_path_factory: pytest.TempPathFactory,

@@ -60,6 +60,7 @@ class Watch:
         self._thread.join()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_large_transaction_is_mapped_instead_of_read_into_memory() -> None:
     body = bytes(range(256)) * 4096
@@ -81,6 +82,7 @@ def test_large_transaction_is_mapped_instead_of_read_into_memory() -> None:
         assert sum(message.data == body for message in read) == count
 
 
+@pytest.mark.full
 def test_finished_transactions_leave_no_files() -> None:
     with (
         running_server() as server,
@@ -191,6 +193,7 @@ def test_abort_with_a_lost_connection_aborts_the_transaction() -> None:
         assert invoice(client).commit().message_count == 3
 
 
+@pytest.mark.full
 def test_staged_parts_of_an_ended_process_do_not_count_for_the_next(tmp_path: Path) -> None:
     """Prepared parts outlive the connection and the server."""
     with running_server(tmp_path, config=SMALL) as server:

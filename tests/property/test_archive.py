@@ -132,4 +132,4 @@ def test_log_split_into_archive_and_journal_replays_as_one_log(tmp_path: Path) -
 @pytest.mark.full
 @pytest.mark.slow
 def test_log_split_with_many_seeds_replays_as_one_log(tmp_path: Path) -> None:
-    check(range(1, 30), tmp_path)
+    check(range(1, 60), tmp_path)

@@ -24,6 +24,7 @@ from tickertape.batch import (
     MessageBatch,
     Stamp,
     as_late,
+    as_linked,
     batch_from_arrow,
     cost_between,
     derive,
@@ -368,6 +369,15 @@ def _as_late(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Deriv
     yield as_late(batch), [{**row, "late": True} for row in rows]
 
 
+def _as_linked(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    count = batch.first_run.message_count
+    late, origin = data.draw(st.booleans()), data.draw(st.integers(0, 2**32 - 1))
+    stamp = data.draw(st.integers(-(2**63), 2**63 - 1).filter(lambda one: one != rows[0]["timestamp"]))
+    changed = {"late": late, "origin": origin, "order_stamp": stamp}
+    linked = as_linked(slice_batch(batch, 0, count), origin, stamp, late=late)
+    yield linked, [{**row, **changed} for row in rows[:count]]
+
+
 def _with_topics(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
     names = data.draw(st.dictionaries(_topics, _topics))
     yield with_topics(batch, names), [{**row, "topic": names.get(row["topic"], row["topic"])} for row in rows]
@@ -375,6 +385,7 @@ def _with_topics(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> D
 
 _DERIVED: dict[str, Callable[[MessageBatch, list[Row], st.DataObject], Derived]] = {
     "as_late": _as_late,
+    "as_linked": _as_linked,
     "indices_of_topics": _indices_of_topics,
     "merge": _merge,
     "message_costs": _message_costs,

@@ -39,7 +39,7 @@ from tickertape.wire.commands import (
 from tickertape.wire.connection import Connection, Received
 
 RUNS = 100
-PARTS_FULL = 200
+PARTS_FULL = 500
 """A full run has this many times as many: 50,000."""
 STEPS = 120
 

@@ -28,7 +28,7 @@ from tickertape.client.publish_store import (
 from tickertape.wire.commands import Command, Goodbye, LoggedOn, Logon, Persisted, Publish
 from tickertape.wire.connection import Connection, Received
 
-RUNS = 320
+RUNS = 160
 RUNS_ON_DISK = 40
 STEPS = 300
 

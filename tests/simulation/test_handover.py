@@ -13,7 +13,7 @@ from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 
 SCHEDULES_A_PART = 20
-PARTS = 40
+PARTS = 100
 TOPICS = ("a", "b", "c")
 HAPPENS = {
     "epoch": 6,

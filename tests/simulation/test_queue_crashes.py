@@ -41,7 +41,7 @@ def run_and_crash(seed: int, counts: Counter[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", parts(80))
+@pytest.mark.parametrize("part", parts(167))
 def test_queue_after_crash_recovery_matches_the_log(part: int) -> None:
     counts: Counter[str] = Counter()
     seeds = range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART)

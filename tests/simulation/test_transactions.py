@@ -163,7 +163,7 @@ class World:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", parts(80))
+@pytest.mark.parametrize("part", parts(200))
 def test_transaction_after_crashes_and_losses_is_in_the_log_whole_or_not_at_all(part: int) -> None:
     counts: Counter[str] = Counter()
     seeds = range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART)

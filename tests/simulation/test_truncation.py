@@ -26,7 +26,7 @@ LOGS = 1
 LOGS_FULL = 64
 """Logs whose tail, more than a KiB, is damaged at each offset in each way."""
 TORN = 140
-TORN_FULL = 8_000
+TORN_FULL = 20_000
 SECTOR_BYTES = 512
 BODY_AT = commit_header_bytes + batch_from_bodies("topic11", [b"x"]).head_bytes
 """Offset in a commit of the body of its only message."""

@@ -59,6 +59,7 @@ def counted(frame: DataFrame, *by: str) -> dict[Any, int]:
     return {row[0] if len(by) == 1 else tuple(row[: len(by)]): row["count"] for row in found}
 
 
+@pytest.mark.full
 def test_spark_aggregates_of_flights_and_weather_equal_pandas(load: Any, flights: pd.DataFrame) -> None:
     own = load(topic="ny/flights")
     assert counted(own, "carrier", "origin") == flights.groupby(["carrier", "origin"]).size().to_dict()

@@ -116,6 +116,7 @@ def test_archive_tasks_write_to_an_object_store(spark: SparkSession, log: Runnin
         assert archived(where, store.options) == log_rows(log.data)
 
 
+@pytest.mark.full
 def test_driver_failure_around_a_commit_loses_and_duplicates_nothing(
     spark: SparkSession, log: RunningServer, location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +249,7 @@ def archive_rows(server: RunningServer, location: Path, rows: list[dict[str, Any
     assert made.add(0, log_end(server.data), files)
 
 
+@pytest.mark.full
 def test_restored_log_that_grew_beyond_the_archive_is_refused(location: Path, tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     with running_server(data) as server:

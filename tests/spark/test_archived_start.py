@@ -18,6 +18,7 @@ from tickertape.spark.archive.archive_frame import positions_of, read_archive
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.full
 def test_batch_query_reads_archive_and_log(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     with archived_world(tmp_path, 500) as world:
@@ -31,6 +32,7 @@ def test_batch_query_reads_archive_and_log(spark: SparkSession, tmp_path: Path) 
         assert sorted(tuple(row) for row in rows) == sorted(world.of("a"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["arc 50% a", "arc [1] {a,b}*?^", "arc:2026#1"])
 def test_archive_with_special_characters_in_the_path_is_read(
     spark: SparkSession, tmp_path: Path, name: str

@@ -143,6 +143,7 @@ def test_order_break_between_ordered_partitions_is_found(spark: SparkSession) ->
     assert found(one.union(other)) == {("7", "missing", 7, 19, 13), ("7", "order", 20, 20, 1)}
 
 
+@pytest.mark.full
 def test_renumbering_that_starts_at_the_clock_is_not_a_gap(spark: SparkSession) -> None:
     def clock(place: int) -> int:
         return (BEGAN + place * SECOND) * 1000 + 1

@@ -83,12 +83,14 @@ def test_canary_narrowed_read_is_reused_by_a_later_query_without_conditions(fram
     assert numbers(frame) == [0, 1, 2], f"Spark reads all {COUNT} now: reconsider ADR 30"
 
 
+@pytest.mark.full
 def test_canary_new_frame_has_a_separate_read(spark: SparkSession, frame: DataFrame) -> None:
     """A new frame shares nothing. The same frame will not either when Spark fixes the defect."""
     assert numbers(frame.where("n < 3")) == [0, 1, 2]
     assert numbers(spark.read.format("canary_numbers").load()) == [*range(COUNT)]
 
 
+@pytest.mark.full
 def test_canary_session_without_push_down_refuses_readers_with_push_filters(
     spark: SparkSession, frame: DataFrame
 ) -> None:
@@ -97,6 +99,7 @@ def test_canary_session_without_push_down_refuses_readers_with_push_filters(
         spark.read.format("canary_numbers").load().where("n < 3").collect()
 
 
+@pytest.mark.full
 def test_canary_two_reads_of_one_frame_in_one_query_share_partitions(frame: DataFrame) -> None:
     low, high = frame.where("n < 3"), frame.where("n >= 8")
     fixed = "Spark plans each read separately now: reconsider ADR 30"

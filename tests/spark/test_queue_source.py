@@ -113,6 +113,7 @@ def test_queue_query_processes_and_acknowledges_each_message_once(
     assert sink.numbers == Counter(range(130))
 
 
+@pytest.mark.full
 def test_failed_batch_is_redelivered_in_a_later_batch(
     spark: SparkSession, server: RunningServer, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_failed_batch_is_redelivered_in_a_later_batch(
     assert waiting(server) == []
 
 
+@pytest.mark.full
 def test_unsupported_queue_queries_are_refused(
     spark: SparkSession, server: RunningServer, tmp_path: Path
 ) -> None:
@@ -154,6 +156,7 @@ def test_unsupported_queue_queries_are_refused(
         run(source(spark, server, queue="other"), Sink(), tmp_path / "checkpoint")
 
 
+@pytest.mark.full
 def test_continuous_query_acknowledges_the_last_batch_without_a_next_one(
     spark: SparkSession, server: RunningServer, tmp_path: Path
 ) -> None:

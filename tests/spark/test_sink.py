@@ -64,6 +64,7 @@ def test_batch_write_publishes_rows_as_messages(spark: SparkSession, server: Run
     assert len({message.publisher for message in found}) == 1
 
 
+@pytest.mark.full
 def test_batch_write_with_a_transaction_id_is_published_once(
     spark: SparkSession, server: RunningServer
 ) -> None:

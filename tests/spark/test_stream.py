@@ -105,6 +105,7 @@ def test_stream_reads_persisted_messages_once_across_runs_and_refuses_another_lo
     assert {row[1] for row in stream.rows} == {"flights"}
 
 
+@pytest.mark.full
 def test_micro_batches_keep_both_limits_and_progress_reports_the_lag(
     log: RunningServer, begin: Callable[..., Stream]
 ) -> None:

@@ -43,6 +43,7 @@ def reached(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
 
 
+@pytest.mark.full
 def test_batch_and_stream_queries_reach_a_server_with_tls_and_tokens(
     spark: SparkSession, reached: dict[str, str], tmp_path: Path
 ) -> None:
