@@ -21,6 +21,7 @@ from typing import Protocol
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.journal.disk import SystemDisk
 from tickertape.testing.disk import StrictDisk
@@ -450,7 +451,7 @@ def _step(disk: Disk, rng: Random, handles: dict[int, int]) -> object:
 
 
 @pytest.mark.parametrize("name", [name for name in FACTORIES if name != "strict"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", parts(8, 3))
 def test_every_disk_returns_the_results_of_the_strict_disk(tmp_path: Path, name: str, seed: int) -> None:
     disks = [FACTORIES[name](tmp_path), strict_disk(tmp_path)]
     rngs = [Random(seed), Random(seed)]

@@ -37,9 +37,9 @@ from tickertape.base.errors import BadFilter, BadTopic, TickertapeError
 from tickertape.base.limits import frame_bytes_max
 from tickertape.filter.limits import pattern_steps_max
 
-CASES = 2000
+CASES = 1000
 """Runs of the cheapest target. A costly one has fewer."""
-FULL_FACTOR = 50
+FULL_FACTOR = 100
 NAMED = ("frame_reader", "wire_server", "batch", "filter_text", "segment", "config")
 """External input has more runs: frames, messages, filters, segments and configuration."""
 NAMED_CASES_FULL = 300_000

@@ -24,8 +24,8 @@ from tickertape.filter.functions.registry import FUNCTIONS
 from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import message_type
 
-FILTERS = 400
-FULL_PARTS = 50
+FILTERS = 160
+FULL_PARTS = 125
 """A full run has this many times as many."""
 SIGNATURES = [(f.name, f.signature, f.arguments[1]) for f in FUNCTIONS.values()]
 ODD_VALUES: list[Any] = [

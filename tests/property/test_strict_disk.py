@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tickertape.testing.disk import StrictDisk
 
 FILE_BYTES = 6_000
@@ -43,7 +44,7 @@ class Model:
         self.dirty.clear()  # possible images stay possible until the sector is written and synced again
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", parts(25, 8))
 def test_strict_disk_after_a_crash_has_only_possible_contents(seed: int) -> None:
     rng = Random(seed)
     counts: Counter[str] = Counter()

@@ -7,11 +7,12 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.helpers.tiers import parts
 from tickertape.base.errors import UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, merge, reorder, select
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", parts(20, 6))
 def test_reorder_gives_the_same_messages_in_the_order_asked_for(seed: int) -> None:
     random = Random(seed)
     builder = BatchBuilder()

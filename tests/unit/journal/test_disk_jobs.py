@@ -13,6 +13,7 @@ from random import Random
 import msgspec
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
 from tickertape.journal.commit.jobs import (
@@ -291,7 +292,7 @@ def test_first_piece_of_a_state_file_replaces_the_file_of_an_earlier_attempt() -
     assert disk.contents() == {NEW: b"ab", MANIFEST: b"n"}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", parts(10, 3))
 def test_power_loss_at_each_call_leaves_the_earlier_or_the_new_checkpoint(seed: int) -> None:
     """The manifest never names a file that power loss may take."""
     operations = 0

@@ -123,7 +123,7 @@ def first_and_rest(stream: MessageStream, got: list[bytes]) -> None:
 @pytest.mark.parametrize("read", [loop, take_next, get, batches, first_and_rest])
 @in_a_thread_of_its_own
 def test_read_interrupted_at_any_bytecode_continues_without_loss(
-    read: Callable[[MessageStream, list[bytes]], None],
+    read: Callable[[MessageStream, list[bytes]], None], full: bool
 ) -> None:
     bodies = [body for some in BODIES for body in some]
     costs = [batch(*some).cost for some in BODIES]
@@ -150,8 +150,8 @@ def test_read_interrupted_at_any_bytecode_continues_without_loss(
         points += interrupter.may_be
         if not interrupter.hit:
             break
-        step += 1
-    assert points > 20
+        step += 1 if full else 3
+    assert points > 6
 
 
 @pytest.mark.parametrize("timeout", [0.001, 0])

@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.helpers.tiers import parts
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkStoreFull, Closed, StoreFailed
 from tickertape.client.bookmark_store import MemoryBookmarkStore
@@ -17,7 +18,7 @@ from tickertape.client.subscriptions.bookmark_tracker import (
 )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", parts(40, 13))
 def test_memory_tracker_equals_store_with_immediate_discards(seed: int) -> None:
     rng = Random(seed)
     store, tracker = MemoryBookmarkStore(), MemoryBookmarkTracker()

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.unit.client.stream_owner import Owner, asked
 from tests.unit.client.subscriptions.test_message_buffer import early_of
 from tickertape.base.errors import StoreFailed, UsageError
@@ -74,7 +75,7 @@ def test_conflation_ignores_messages_already_taken() -> None:
     assert taken(inbox) == [2]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", parts(30, 10))
 def test_conflation_reports_every_cost_once(seed: int) -> None:
     rng = Random(seed)
     inbox, sequence, received, owed = MessageBuffer("s", limited=False), 1, 0, 0

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import JournalCorrupt
@@ -311,7 +312,7 @@ def test_replace_delivers_conflated_messages_before_the_change() -> None:
 
 
 @pytest.mark.behaviour(20)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", parts(60, 20))
 def test_repeated_replaces_lose_and_duplicate_nothing(seed: int) -> None:
     """A message is delivered if the subscription covered its topic when it was accepted."""
     rng = Random(seed)

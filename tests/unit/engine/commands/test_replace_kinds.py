@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.wire.commands import Ack
@@ -58,7 +59,7 @@ def _finish(world: EngineWorld, peer: Peer, ids: list[str]) -> None:
 
 
 @pytest.mark.behaviour(20)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", parts(12, 4))
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_every_kind_of_replay_nothing_is_lost_or_doubled(kind: str, seed: int) -> None:
     """Topics that all replacements cover are delivered once, uncovered topics never."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.limits import positions_per_frame_max
@@ -47,7 +48,7 @@ def _read(world: EngineWorld, peer: Peer, topic: str, start: int, end: int, **mo
     return found
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", parts(12, 4))
 @pytest.mark.parametrize("from_disk", [False, True])
 def test_numbered_delivery_has_the_log_position_of_every_message(seed: int, from_disk: bool) -> None:
     world, peer = _world(seed)

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tickertape.engine.log_reads.budget import READ_BYTES_LEAST, ReadBudget
 
 KIB = 1024
@@ -89,7 +90,7 @@ def test_small_read_counts_with_the_minimum_size() -> None:
     assert not readers.reserve("more", 1)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", parts(20, 6))
 def test_random_reservations_keep_the_budget_limit_and_never_stall(seed: int) -> None:
     rng = Random(seed)
     readers = Readers(100 * KIB)

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tickertape.batch import BatchBuilder, MessageBatch, merge
 from tickertape.engine.log_reads.selection import Selection, selections
 from tickertape.engine.matching.interest import Interest
@@ -43,7 +44,7 @@ def _parts(rng: Random, topics: list[str]) -> tuple[list[LogPart], list[Row]]:
     return parts, rows
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", parts(60, 20))
 def test_selections_contain_every_message_of_the_topic_with_positions(seed: int) -> None:
     rng = Random(seed)
     parts, rows = _parts(rng, ["a", "b", "c"][: rng.randrange(1, 4)])

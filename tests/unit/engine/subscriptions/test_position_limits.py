@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.subscriptions import position_limits as reaching
@@ -48,7 +49,7 @@ def _reached(log: dict[int, Heard], topic: str, start: int, end: int, messages: 
     return end
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", parts(12, 4))
 @pytest.mark.parametrize("from_disk", [False, True])
 def test_resolve_with_limits_returns_the_exact_end(seed: int, from_disk: bool) -> None:
     world, peer = _world(seed)

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.conflation.conflater import Conflater
@@ -68,7 +69,7 @@ def test_clock_ends_a_conflation_interval_of_a_non_persistent_topic() -> None:
     assert _held_bytes(world) == 0
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", parts(40, 13))
 def test_each_interval_delivers_the_last_message_in_the_order_of_the_firsts(seed: int) -> None:
     rng = Random(seed)
     world = _world(seed)
@@ -104,7 +105,7 @@ def test_each_interval_delivers_the_last_message_in_the_order_of_the_firsts(seed
 
 
 @pytest.mark.behaviour(20)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", parts(60, 20))
 def test_repeated_replaces_with_and_without_conflation_lose_nothing(seed: int) -> None:
     """Each subscription delivers the messages of its time before those of the next one."""
     rng = Random(seed)

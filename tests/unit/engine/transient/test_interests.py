@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.client_limits import ClientLimits
@@ -76,7 +77,7 @@ def test_select_list_applies_to_an_unrecorded_topic() -> None:
 
 
 @pytest.mark.behaviour(20)
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", parts(120, 40))
 def test_repeated_replaces_of_every_kind_lose_nothing(seed: int) -> None:
     """Each message is matched against the subscription at its publish time."""
     rng = Random(seed)

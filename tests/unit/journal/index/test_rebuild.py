@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.unit.journal.index.test_late_runs import marked
 from tests.unit.journal.written import Written
 from tickertape.base.errors import BadBatch
@@ -110,7 +111,7 @@ def canonical(rebuild: IndexRebuild) -> object:
 
 
 @pytest.mark.parametrize("chained", [False, True])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", parts(8, 3))
 def test_index_rebuilt_in_bulk_equals_the_index_rebuilt_commit_by_commit(seed: int, chained: bool) -> None:
     data, made = segment(seed, chained=chained)
     one_by_one, at_once = IndexRebuild(1), IndexRebuild(1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.unit.journal.written import Written
 from tickertape.journal.offline.verify import survey, verify
 from tickertape.testing.disk import StrictDisk
@@ -28,7 +29,7 @@ class ConcurrentDisk:
         return getattr(self._disk, name)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", parts(8, 3))
 def test_verify_of_a_working_server_reports_no_damage(seed: int) -> None:
     written = Written(seed)
     left = 60
@@ -51,7 +52,7 @@ def test_verify_of_a_working_server_reports_no_damage(seed: int) -> None:
     assert sum(segment.messages for segment in verify(disk).segments) == written.messages
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", parts(12, 4))
 def test_verify_after_a_crash_reports_no_damage(seed: int) -> None:
     written = Written(seed)
     rng = Random(seed)

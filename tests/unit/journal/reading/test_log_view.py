@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import JournalCorrupt
@@ -314,7 +315,7 @@ def test_reader_raises_for_damage_in_the_first_commit_of_a_read() -> None:
     assert caught.value.offset <= 2000
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", parts(8, 3))
 def test_damaged_body_affects_only_reads_of_that_commit(seed: int) -> None:
     log = random_log(seed, messages=150, sizes=(20, 200))
     view, rng = log.journal.view, Random(seed)

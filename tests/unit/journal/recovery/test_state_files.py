@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.helpers.sow_engine import SowEngine, publish
+from tests.helpers.tiers import parts
 from tests.simulation.journal_world import FailingDisk, PowerLost
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.journal.commit.jobs import DiskJobExecutor, PublishState
@@ -74,7 +75,7 @@ def test_quarantined_checkpoint_keeps_all_files() -> None:
     assert aside.startswith(f"quarantine/sow-{DIRECTORY}-")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", parts(20, 6))
 def test_manifest_that_a_killed_process_renamed_is_durable_after_the_start(seed: int) -> None:
     """A removal of segments relies on it, and a later power loss must not bring the earlier one back."""
     world = stored()
@@ -107,7 +108,7 @@ def test_manifest_that_a_killed_process_renamed_is_durable_after_the_start(seed:
     assert not read_states(left, manifest).damage
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", parts(10, 3))
 def test_directory_of_a_topic_without_a_checkpoint_survives_a_power_loss(seed: int) -> None:
     world = stored()
     prepare_directories(world.disk, (), ["other"])
