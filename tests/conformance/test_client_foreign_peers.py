@@ -55,6 +55,7 @@ def test_wire_version_not_offered_raises_bad_version(front: Front) -> None:
         client.close()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_connect_to_admin_address_raises_and_names_the_cause(front: Front) -> None:
     with running_server() as server:

@@ -224,6 +224,7 @@ def _restart(server: RunningServer) -> None:
     server.start()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_file_backed_ha_client_resumes_from_stores_after_restart(front: Front, tmp_path: Path) -> None:
     paths = {"publish_path": tmp_path / "publishes", "bookmark_path": tmp_path / "bookmarks"}

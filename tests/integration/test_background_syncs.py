@@ -14,7 +14,9 @@ MESSAGES = 300
 FLUSH_SECONDS = 30
 
 
-@pytest.mark.parametrize("sync", ['"always"', '"interval"\nsync_interval = "5ms"'])
+@pytest.mark.parametrize(
+    "sync", ['"always"', pytest.param('"interval"\nsync_interval = "5ms"', marks=pytest.mark.full)]
+)
 def test_acknowledged_messages_of_background_syncs_survive_a_kill(tmp_path: Path, sync: str) -> None:
     config = f"[journal]\nwrite_on_loop = true\nsync = {sync}\n"
     large = bytes(400_000)  # a thread writes it

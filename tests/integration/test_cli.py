@@ -140,6 +140,7 @@ def test_variables_name_the_server_of_a_command(server: RunningServer) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start", ["epoch", "[20260101T000000:20260101T000001]"])
 def test_empty_replay_of_a_missing_topic_names_a_near_topic(server: RunningServer, start: str) -> None:
     publish(server, "replayed", b"1\n")
@@ -176,6 +177,7 @@ def test_empty_replay_of_a_topic_that_exists_has_no_hint(server: RunningServer) 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+@pytest.mark.full
 def test_timeout_of_a_missing_topic_names_a_near_topic(server: RunningServer) -> None:
     publish(server, "waited-for", b"1\n")
     asked = ("--server", server.uri, "--admin", server.admin_url, "--timeout", "2s")
@@ -313,6 +315,7 @@ def test_killed_server_ends_publish_and_subscribe_with_exit_code_1(tmp_path: Pat
         assert everything(running, "orders") == b"1\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["killed", "taken over"])
 def test_publish_names_the_lost_server_and_the_reason(tmp_path: Path, how: str) -> None:
     with running_server(tmp_path / "data") as running:
@@ -479,6 +482,7 @@ def run_with(redirection: str, *arguments: str, **environment: str) -> subproces
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_stream_acts_as_the_null_device(server: RunningServer, redirection: str) -> None:
     publish(server, "closed", b"one\n")

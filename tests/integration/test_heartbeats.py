@@ -108,6 +108,7 @@ def test_suspended_server_raises_heartbeat_missed(server: RunningServer) -> None
         client.publish_flush()
 
 
+@pytest.mark.full
 def test_draining_server_sends_heartbeats(tmp_path: Path) -> None:
     """During the drain the server must not appear dead to a slow subscriber."""
     with running_server(tmp_path / "data") as server:

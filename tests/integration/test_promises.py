@@ -261,6 +261,7 @@ def memory_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.full
 def test_promise_7_slow_reader_uses_little_memory_and_delays_no_other_reader(
     server: RunningServer,
 ) -> None:
@@ -385,6 +386,7 @@ def test_promise_8_truncated_log_is_refused(tmp_path: Path) -> None:
     assert {**files_of(data), data / "lock": b""} == {**before, data / "lock": b""}
 
 
+@pytest.mark.full
 def test_promise_9_disk_failure_stops_acknowledgements(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_server(data) as server:

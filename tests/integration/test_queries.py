@@ -353,6 +353,7 @@ class Recorder:
         return found
 
 
+@pytest.mark.full
 @pytest.mark.behaviour(52)
 def test_ha_client_continues_after_kills_of_the_server(tmp_path: Path) -> None:
     with (

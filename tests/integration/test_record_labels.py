@@ -60,7 +60,7 @@ def check(server: RunningServer, expected: Labels) -> None:
     assert {row["data"]["id"]: row.get("correlation_id") for row in printed} == expected
 
 
-@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("clean", [pytest.param(True, marks=pytest.mark.full), False])
 def test_records_keep_correlation_ids_of_messages_after_restarts(clean: bool, tmp_path: Path) -> None:
     rng = Random(clean)
     expected: Labels = {}

@@ -62,6 +62,7 @@ def _publish(uri: str, bodies: list[bytes], per_second: float) -> None:
         client.publish_flush(level="processed")
 
 
+@pytest.mark.full
 def test_100_stalled_subscribers_do_not_delay_10_reading_ones(full: bool) -> None:
     count, size, per_second = (1_200_000, 200, 20_000.0) if full else (6_000, 8_192, 20_000.0)
     bodies = [b"%08d" % number * (size // 8) for number in range(count)]

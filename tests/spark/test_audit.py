@@ -174,6 +174,7 @@ def messages(spark: SparkSession, rows: Sequence[Message]) -> DataFrame:
     return spark.createDataFrame([*rows], schema).repartition(2)
 
 
+@pytest.mark.full
 def test_comparison_finds_exactly_the_planted_differences(spark: SparkSession) -> None:
     original: list[Message] = [("7", i, "t", b"%d" % i, None, None, None) for i in range(1, 10_001)]
     original[101] = ("7", 102, "t", b"102", None, "k", None)

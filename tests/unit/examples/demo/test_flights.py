@@ -64,6 +64,7 @@ def test_csv_row_of_another_length_is_refused() -> None:
         encoder(["origin", "temp"])(["EWR"])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_flights_are_ordered_by_schedule() -> None:
     found = read_flights(3000)
