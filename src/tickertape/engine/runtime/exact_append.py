@@ -201,17 +201,22 @@ class ExactAppend:
         if len(late):
             part = as_linked(select(batch, late), *run, late=True)
             self._make_linked_room(part, opening)
-            self.known.fill(publisher, sequences[late])
+            self.known.fill(publisher, sequences[late])  # before a limit may close the hole
+            self._open_linked(opening)
             self._append_part(publisher, part, late, more=True)
         if above < batch.count:
             part = as_linked(slice_batch(batch, above, batch.count), *run, late=False)
             self._make_linked_room(part, opening)
+            self._open_linked(opening)
             self._append_part(publisher, part, np.arange(above, batch.count), more=True)
         return duplicates
 
     def _make_linked_room(self, part: MessageBatch, opening: AfterRecord | None) -> None:
-        """End the open commit if a part of a link does not fit it, and open the hole of its record."""
+        """End the open commit if a part of a link does not fit it."""
         self._commits.make_room(part, self.last_bytes(part, 1 if opening is None else 2))
+
+    def _open_linked(self, opening: AfterRecord | None) -> None:
+        """Open the hole of the record of a link that is appended next."""
         if opening is not None:
             end = self._commits.accepted_end
             self.known.open(opening.publisher, opening.after, end, proven=not opening.unproven)

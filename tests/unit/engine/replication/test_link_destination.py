@@ -304,3 +304,19 @@ def test_full_disk_pauses_the_link_until_space_is_free() -> None:
     assert destination.pending, "the disk has a segment now"
     take(world, destination)
     assert LinkAck(durable=end + 1) in destination.take_commands()
+
+
+def test_opening_fills_a_hole_that_the_limit_would_close() -> None:
+    world = new_world()
+    destination = LinkDestination(world.log, SIDE)
+    control_of_source = control_publisher(SOURCE)
+    rows = encode_pairs([control_of_source], [9])
+    destination.received(LinkHoles(position=1, behind=True, rows=rows))
+    take(world, destination)
+    world.exact.known._total_max = 1
+    opening = after(SOURCE, 12, 0, 5)
+    destination.received(LinkRuns(end=2), control(encode_record(opening), 4))
+    take(world, destination)
+    assert [r["publisher"] for r in records(world) if r["type"] == "after"] == [control_of_source, 12]
+    assert [(hole.first, hole.last) for hole in world.exact.known.holes(12)] == [(1, 5)]
+    assert world.exact.known.count == 1
