@@ -203,6 +203,8 @@ place_record_bytes: Final = 64
 """Size of a place of another log among the last records of a commit, beside its body."""
 link_step_messages_max: Final = 2_048
 """Messages of a link that are appended in one step. A larger run is divided."""
+link_step_runs_max: Final = 64
+"""Runs and control records of a link that are appended in one step."""
 link_step_holes_max: Final = 64
 """First holes of a link that are opened in one step."""
 

@@ -13,8 +13,8 @@ from tests.simulation.journal_world import read_log
 from tests.simulation.link_world import OWN, LinkWorld
 from tickertape.base.errors import BadLink, CorruptBatch, LimitReached, PublisherCollision
 from tickertape.base.limits import link_places_max
-from tickertape.batch import KIND_CONTROL, BatchBuilder, MessageBatch, as_linked, batch_from_bodies
-from tickertape.engine.limits import link_step_messages_max
+from tickertape.batch import KIND_CONTROL, BatchBuilder, MessageBatch, as_linked, batch_from_bodies, merge
+from tickertape.engine.limits import link_step_messages_max, link_step_runs_max
 from tickertape.engine.replication.destination.link_destination import LinkDestination
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, PublisherNamed
 from tickertape.journal.format.replication_records import LogPlace, after, covered, encode_record
@@ -243,6 +243,30 @@ def test_step_appends_at_most_the_limit_of_messages() -> None:
         highest.append(known.highest(11))
     assert max(b - a for a, b in pairwise(highest)) <= link_step_messages_max
     assert highest[-1] == 2 * link_step_messages_max + 5
+
+
+@pytest.mark.parametrize("records", [False, True], ids=["runs", "records"])
+def test_step_appends_a_limited_number_of_small_runs_and_records(records: bool) -> None:
+    world = new_world()
+    destination = started(world)
+    take(world, destination)
+    if records:
+        builder = BatchBuilder()
+        for publisher in range(20, 20 + 300):
+            builder.add(CONTROL_TOPIC, bound(f"p{publisher}", publisher), kind=KIND_CONTROL)
+        batch = as_linked(builder.build(CONTROL_PUBLISHER, 1), 0, 9, late=False)
+    else:
+        batch = merge([messages(1, sequence) for sequence in range(1, 301)])
+    destination.received(LinkRuns(end=1), batch)
+    ends = [world.journal.commits.accepted_end]
+    while destination.pending:
+        destination.step()
+        ends.append(world.journal.commits.accepted_end)
+        persist(world)
+    beside = 3
+    """Records of an origin and of places."""
+    assert max(b - a for a, b in pairwise(ends)) <= link_step_runs_max + beside
+    assert ends[-1] >= 300
 
 
 def test_frames_without_cost_use_the_memory_of_one() -> None:

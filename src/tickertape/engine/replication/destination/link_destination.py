@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 from tickertape.base.errors import BadLink
 from tickertape.base.limits import link_window_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.engine.limits import link_step_holes_max, link_step_messages_max
+from tickertape.engine.limits import link_step_holes_max, link_step_messages_max, link_step_runs_max
 from tickertape.engine.replication.destination.run_intake import ReplicatedLog, RunIntake
 from tickertape.wire.link import (
     LinkAck,
@@ -174,7 +174,7 @@ class LinkDestination:
         return self._answers if self._requested else self._frames
 
     def step(self) -> None:
-        """Append up to `link_step_messages_max` messages.
+        """Append up to `link_step_messages_max` messages, of up to `link_step_runs_max` runs.
 
         Raises `PublisherCollision`, `LimitReached` or `BadLink`: the link must end."""
         left = link_step_messages_max
@@ -182,23 +182,25 @@ class LinkDestination:
             frame = self._next[0]
             content = frame.content
             if isinstance(content, MessageBatch):
-                count = self._append_piece(frame, content, left)
-                if not count:
+                work = self._append_piece(frame, content, left)
+                if not work:
                     break
             elif isinstance(content, NameRows):
-                count = self._take_names(frame, content)
+                work = self._take_names(frame, content)
             else:
-                count = self._open_holes(frame, content)
-            left -= count
+                work = self._open_holes(frame, content)
+            left -= work
         self._log.exact.write_soon()
 
     def _append_piece(self, frame: _HeldFrame, batch: MessageBatch, left: int) -> int:
-        """Append the next run of a batch, or a part of a large one. Return its messages: 0 for more than
-        `left`."""
-        starts = batch.run_starts
+        """Append the next run of a batch, or a part of a large one. Return its work, in messages: 0 for more
+        than `left`. A small run and a control record count as several messages."""
+        starts, least = batch.run_starts, max(link_step_messages_max // link_step_runs_max, 1)
         end = int(starts[starts.searchsorted(frame.done, side="right")])
-        count = min(end - frame.done, link_step_messages_max)
-        if count > left:
+        each = 1 if batch.kinds is None or not batch.kinds[frame.done] else least
+        count = min(end - frame.done, link_step_messages_max // each)
+        work = max(count * each, least)
+        if work > left:
             return 0
         self._intake.append(slice_batch(batch, frame.done, frame.done + count))
         frame.done += count
@@ -208,7 +210,7 @@ class LinkDestination:
                 self._requested -= batch.run_count
             if not self._requested:
                 self._complete(self._frames[0])
-        return count
+        return work
 
     def _take_names(self, frame: _HeldFrame, rows: NameRows) -> int:
         """Request the named rows that the log lacks. The frame is processed when they are here."""
