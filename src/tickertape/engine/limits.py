@@ -205,6 +205,8 @@ link_step_messages_max: Final = 2_048
 """Messages of a link that are appended in one step. A larger run is divided."""
 link_step_runs_max: Final = 64
 """Runs and control records of a link that are appended in one step."""
+link_step_names_max: Final = 512
+"""Named rows of a link that are examined in one step, and requested at once."""
 link_step_holes_max: Final = 64
 """First holes of a link that are opened in one step."""
 
@@ -353,6 +355,8 @@ link_mismatches_max: Final = 100
 """Mismatches that a validation of one link describes. It counts further ones."""
 link_step_bytes: Final = 256 * KIB
 """Cost of the rows of the log that one step of a link examines, or answers. At least one row."""
+link_step_answers_max: Final = 256
+"""Requested rows of a link that one step answers."""
 link_step_frames_max: Final = 32
 """Frames of a link that one step cuts. Rows that are sent and named in turn need a frame each."""
 

@@ -17,7 +17,7 @@ from tickertape.base.errors import BadLink, BookmarkExpired, JournalCorrupt, Jou
 from tickertape.base.limits import link_origins_per_frame_max, link_rows_max
 from tickertape.batch import KIND_RESTATED, RUN_BY_SERVER, RUN_LATE, RUN_MERGED, BatchBuilder, MessageBatch
 from tickertape.batch.format import FLAG_SUPERSEDED
-from tickertape.engine.limits import link_step_bytes, link_step_frames_max
+from tickertape.engine.limits import link_step_answers_max, link_step_bytes, link_step_frames_max
 from tickertape.engine.replication.origins import Origin
 from tickertape.engine.replication.places import LinkStart, LogStart, StartRefused
 from tickertape.engine.replication.routes import DestinationRoutes, PassThrough, ReplicationRule, RuleSet
@@ -519,6 +519,21 @@ def test_requested_rows_are_answered_in_order_at_the_end_of_the_stream() -> None
     assert frame.batch.bodies_list()[::2] == [b"1", b"4", b"5"]
     assert not (frame.batch.runs["flags"] & np.uint32(RUN_LATE)).any()
     assert link.log.reads.budgets.log.held_bytes == 0
+
+
+def test_step_answers_a_limited_number_of_rows() -> None:
+    count = 2 * link_step_answers_max + 5
+    log = made_log(segment_bytes=1 << 20, tail_bytes=1 << 20)
+    log.add_origin(RETURNED)
+    for sequence in range(1, count + 1):
+        log.append(run_of(20, sequence, origin=1))
+    log.settle()
+    link = SourceOfTest(log)
+    link.run()
+    assert link.order.named == count
+    link.take(request(*range(count)))
+    sizes = [batch.run_count for batch in batches(link.run())]
+    assert sizes == [link_step_answers_max, link_step_answers_max, 5]
 
 
 def test_answers_need_no_credit() -> None:

@@ -14,10 +14,9 @@ from collections import deque
 from typing import NamedTuple
 
 from tickertape.base.errors import BadLink
-from tickertape.base.limits import link_rows_max
 from tickertape.batch import MessageBatch, merge, slice_batch
 from tickertape.batch.format import UInt64s
-from tickertape.engine.limits import link_step_bytes
+from tickertape.engine.limits import link_step_answers_max, link_step_bytes
 from tickertape.engine.log_reads.log_scan import LogScan
 from tickertape.engine.replication.source.link_frames import NamedSpans
 from tickertape.engine.replication.source.routed_log import SourceLog, removed
@@ -119,7 +118,7 @@ class NamedRows:
         rows: list[int] = []
         runs: list[MessageBatch] = []
         cost = 0
-        while self._requested and len(rows) < link_rows_max:
+        while self._requested and len(rows) < link_step_answers_max:
             row, position, messages = self._requested[0]
             part = self._part_with(position)
             if part is None:
