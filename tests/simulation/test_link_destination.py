@@ -20,6 +20,7 @@ def test_log_has_each_message_of_all_sources_once_through_crashes_and_old_copies
 ) -> None:
     if part % 2:  # frames are taken in pieces, and commits end because of their size
         monkeypatch.setattr(link_destination, "link_step_messages_max", 3)
+        monkeypatch.setattr(link_destination, "link_step_names_max", 2)
         monkeypatch.setattr(link_destination, "link_step_holes_max", 1)
         monkeypatch.setattr(accumulator, "commit_bytes_max", 14_000)
     counts: Counter[str] = Counter()

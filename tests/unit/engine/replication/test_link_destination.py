@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests.simulation.journal_world import read_log
@@ -14,13 +15,22 @@ from tests.simulation.link_world import OWN, LinkWorld
 from tickertape.base.errors import BadLink, CorruptBatch, LimitReached, PublisherCollision
 from tickertape.base.limits import link_places_max
 from tickertape.batch import KIND_CONTROL, BatchBuilder, MessageBatch, as_linked, batch_from_bodies, merge
-from tickertape.engine.limits import link_step_messages_max, link_step_runs_max
+from tickertape.engine.limits import link_step_messages_max, link_step_names_max, link_step_runs_max
 from tickertape.engine.replication.destination.link_destination import LinkDestination
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, PublisherNamed
 from tickertape.journal.format.replication_records import LogPlace, after, covered, encode_record
-from tickertape.wire.link import LinkAck, LinkCredit, LinkHoles, LinkNames, LinkOrigin, LinkRuns, LinkSide
+from tickertape.wire.link import (
+    LinkAck,
+    LinkCredit,
+    LinkHoles,
+    LinkNames,
+    LinkOrigin,
+    LinkRequest,
+    LinkRuns,
+    LinkSide,
+)
 from tickertape.wire.link_checks import control_publisher
-from tickertape.wire.link_rows import decode_places, encode_pairs
+from tickertape.wire.link_rows import NameRows, decode_places, decode_positions, encode_names, encode_pairs
 
 SOURCE = bytes([7]) * 16
 OTHER = bytes([8]) * 16
@@ -267,6 +277,35 @@ def test_step_appends_a_limited_number_of_small_runs_and_records(records: bool) 
     """Records of an origin and of places."""
     assert max(b - a for a, b in pairwise(ends)) <= link_step_runs_max + beside
     assert ends[-1] >= 300
+
+
+def test_step_examines_and_requests_a_limited_number_of_names() -> None:
+    world = new_world()
+    destination = started(world)
+    take(world, destination)
+    count = 2 * link_step_names_max + 5
+    publishers = np.arange(20, 20 + count, dtype=np.uint64)
+    ones = np.ones(count, np.uint64)
+    rows = NameRows(publishers, ones, ones, np.zeros(count, np.uint32), ones.astype(np.int64))
+    destination.received(LinkNames(end=1, rows=encode_names(rows)))
+    sizes = []
+    asked = 0
+    while destination.pending:
+        destination.step()
+        for command in destination.take_commands():
+            assert isinstance(command, LinkRequest), "the frame is not processed"
+            positions = decode_positions(command.positions).tolist()
+            assert positions == list(range(asked, asked + len(positions)))
+            asked += len(positions)
+            sizes.append(len(positions))
+            answers = merge([messages(1, 1, int(publishers[row])) for row in positions])
+            destination.received(LinkRuns(end=1, answers=command.positions), answers)
+        if asked == count:
+            break
+    assert sizes == [link_step_names_max, link_step_names_max, 5]
+    take(world, destination)
+    assert destination.take_commands() == [LinkAck(durable=1), LinkCredit(bytes=36 * count)]
+    assert world.exact.known.highest(int(publishers[-1])) == 1
 
 
 def test_frames_without_cost_use_the_memory_of_one() -> None:

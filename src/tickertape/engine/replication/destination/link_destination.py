@@ -17,7 +17,12 @@ from typing import Final, Literal, NamedTuple
 from tickertape.base.errors import BadLink
 from tickertape.base.limits import link_window_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.engine.limits import link_step_holes_max, link_step_messages_max, link_step_runs_max
+from tickertape.engine.limits import (
+    link_step_holes_max,
+    link_step_messages_max,
+    link_step_names_max,
+    link_step_runs_max,
+)
 from tickertape.engine.replication.destination.run_intake import ReplicatedLog, RunIntake
 from tickertape.wire.link import (
     LinkAck,
@@ -51,8 +56,9 @@ class _HeldFrame:
         before it has."""
         self.cost = cost
         self.content = content
+        self.count = content.count if isinstance(content, MessageBatch) else len(content.publishers)
         self.done = 0
-        """Processed messages or first holes."""
+        """Processed messages, names or first holes."""
         self.behind = False
         """The source has removed rows that this log lacks."""
         self.first_row = 0
@@ -204,35 +210,39 @@ class LinkDestination:
             return 0
         self._intake.append(slice_batch(batch, frame.done, frame.done + count))
         frame.done += count
-        if frame.done == batch.count:
+        if frame.done == frame.count:
             if self._requested:
                 self._answers.popleft()
                 self._requested -= batch.run_count
             if not self._requested:
-                self._complete(self._frames[0])
+                self._complete_done()
         return work
 
     def _take_names(self, frame: _HeldFrame, rows: NameRows) -> int:
-        """Request the named rows that the log lacks. The frame is processed when they are here."""
-        lacking = self._intake.lacking(rows)
+        """Request those of the next named rows that the log lacks. They are processed when they are here."""
+        first, frame.done = frame.done, min(frame.done + link_step_names_max, frame.count)
+        lacking = self._intake.lacking(NameRows._make(column[first : frame.done] for column in rows))
         if len(lacking):
             self._requested = len(lacking)
-            self._requests.append(LinkRequest(positions=encode_positions(lacking + frame.first_row)))
+            self._requests.append(LinkRequest(positions=encode_positions(lacking + frame.first_row + first)))
         else:
-            self._complete(frame)
-        return max(len(rows.publishers), 1)
+            self._complete_done()
+        return max((frame.done - first) * (link_step_messages_max // link_step_names_max), 1)
 
     def _open_holes(self, frame: _HeldFrame, rows: HoleRows) -> int:
         piece = slice(frame.done, frame.done + link_step_holes_max)
         self._intake.open_holes(HoleRows(rows.publishers[piece], rows.highest[piece]))
-        frame.done = min(piece.stop, len(rows.publishers))
-        if frame.done == len(rows.publishers):
+        frame.done = min(piece.stop, frame.count)
+        if frame.done == frame.count:
             self._expired = self._expired or (frame.behind and frame.end is not None)
-            self._complete(frame)
+        self._complete_done()
         return max((frame.done - piece.start) * (link_step_messages_max // link_step_holes_max), 1)
 
-    def _complete(self, frame: _HeldFrame) -> None:
-        """Note that all rows of the first frame are in the log."""
+    def _complete_done(self) -> None:
+        """Note that all rows of the first frame are in the log, if they are."""
+        frame = self._frames[0]
+        if frame.done < frame.count:
+            return
         self._frames.popleft()
         self._credit += frame.cost
         if frame.end is None:
