@@ -116,6 +116,21 @@ def test_publisher_id_of_another_name_refuses_the_link_with_both_names() -> None
         destination.step()
 
 
+def test_rows_before_a_refused_record_are_written() -> None:
+    world = new_world()
+    destination = started(world)
+    world.writer.bind(11, "desk", derived=False)
+    destination.received(LinkRuns(end=1), messages(1, publisher=12))
+    take(world, destination)
+    destination.received(LinkRuns(end=2), messages(1, 2, publisher=12))
+    destination.received(LinkRuns(end=3), control(bound("shop")))
+    with pytest.raises(PublisherCollision):
+        destination.step()
+    persist(world)
+    commits = world.journal.commits
+    assert commits.persisted_end == commits.accepted_end
+
+
 def test_record_of_a_type_that_travels_is_stored_with_the_log_of_the_source() -> None:
     world = new_world()
     destination = started(world)

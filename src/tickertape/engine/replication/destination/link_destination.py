@@ -183,6 +183,12 @@ class LinkDestination:
         """Append up to `link_step_messages_max` messages, of up to `link_step_runs_max` runs.
 
         Raises `PublisherCollision`, `LimitReached` or `BadLink`: the link must end."""
+        try:
+            self._take_frames()
+        finally:  # also the rows before a refused one
+            self._log.exact.write_soon()
+
+    def _take_frames(self) -> None:
         left = link_step_messages_max
         while left > 0 and self.pending:
             frame = self._next[0]
@@ -196,7 +202,6 @@ class LinkDestination:
             else:
                 work = self._open_holes(frame, content)
             left -= work
-        self._log.exact.write_soon()
 
     def _append_piece(self, frame: _HeldFrame, batch: MessageBatch, left: int) -> int:
         """Append the next run of a batch, or a part of a large one. Return its work, in messages: 0 for more
