@@ -263,6 +263,11 @@ class SegmentIndex:
         does."""
         return self._topics.previous_with(topic, min(block, self.blocks - 1))
 
+    @property
+    def knows_topics(self) -> bool:
+        """Whether blocks may lack a topic. Otherwise each one may hold every topic."""
+        return not self._topics.disabled
+
     def reach_with(self, topic: str, offset: int, bytes_max: int) -> int:
         """Return the end of the consecutive blocks from `offset` on that may hold `topic`, about `bytes_max`
         at most."""

@@ -100,6 +100,11 @@ class TopicTable:
         return True
 
     @property
+    def disabled(self) -> bool:
+        """Whether every block may hold every topic."""
+        return self._given_up
+
+    @property
     def nbytes(self) -> int:
         """Memory of the rows. Stored, they take at most this and 32 bytes."""
         return (

@@ -20,7 +20,7 @@ from tickertape.journal.format.link_records import LINK_TOPIC, LinkRecord, Newes
 from tickertape.journal.format.replication_records import LogPlace
 from tickertape.journal.format.retired_state import RETIRED_FILE
 from tickertape.journal.format.segment import segment_path
-from tickertape.journal.limits import sparse_read_bytes
+from tickertape.journal.limits import read_bytes_target, sparse_read_bytes
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogSegment, LogView, ReadRequest
 
@@ -76,9 +76,12 @@ class _Search:
             block = index.previous_block_with(LINK_TOPIC, index.block_of_position(stop - 1))
             if block is None:
                 return False
-            after = index.position_bounds(block)[1]
+            after, first_bytes = index.position_bounds(block)[1], sparse_read_bytes
+            if not index.knows_topics:  # each block may have it
+                edge = segment.end if after is None else index.offsets[block + 1]
+                block, first_bytes = index.block_of_offset(max(edge - read_bytes_target, index.offsets[0])), 0
             stop, start = stop if after is None else min(stop, after), index.positions[block]
-            for record in reversed((yield from self._block(segment, start, stop))):
+            for record in reversed((yield from self._blocks(segment, start, stop, first_bytes))):
                 self._newest.add_earlier(record.place)
                 if record.places is not None:
                     self._newest.add_all_earlier(record.places)
@@ -86,12 +89,12 @@ class _Search:
             stop = start
         return False
 
-    def _block(
-        self, segment: LogSegment, start: int, stop: int
+    def _blocks(
+        self, segment: LogSegment, start: int, stop: int, first_bytes: int
     ) -> Generator[ReadRequest, Buffer, list[LinkRecord]]:
-        """Return the records of a block at the positions in `[start, stop)`, up to a damaged commit."""
+        """Return the records of blocks at the positions in `[start, stop)`, up to a damaged commit."""
         found: list[LinkRecord] = []
-        reader = LogReader(self._view, start, LINK_TOPIC, first_bytes=sparse_read_bytes)
+        reader = LogReader(self._view, start, LINK_TOPIC, first_bytes=first_bytes)
         while reader.position < stop:
             try:
                 step = reader.poll()

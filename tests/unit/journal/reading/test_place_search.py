@@ -18,7 +18,7 @@ from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.journal.format.link_records import LINK_TOPIC, LinkRecord, encode_link
 from tickertape.journal.format.replication_records import LogPlace
 from tickertape.journal.format.segment import segment_path
-from tickertape.journal.limits import link_snapshot_records
+from tickertape.journal.limits import link_snapshot_records, read_bytes_target
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.reading.place_search import FoundPlaces, find_places
 from tickertape.journal.retention import gather
@@ -178,6 +178,22 @@ def test_removal_reads_equally_many_blocks_of_places_with_more_records() -> None
         drive(written.disk, gather(view, written.journal.journal_id, segments))
         reads.append(count)
     assert abs(reads[0] - reads[1]) <= 1
+
+
+def test_search_without_an_index_of_topics_reads_many_blocks_at_once() -> None:
+    written = Written(segment_bytes=4 << 20)
+    source = Source(written, snapshots=False)
+    for number in range(60):
+        append(written, [source.move(A, number % 7)] if number % 20 == 3 else [], [b"x" * 30_000])
+    append(written, [], [b"x" * (4 << 20)])
+    view = restarted(written).journal.view
+    first = view.segments[0]
+    while first.index.previous_block_with("no topic", 0) is None:  # too many topics for the index
+        first.index._topics.reduce(1)
+    found, reads, size = counted(written, find_places(view, first.end_position))
+    assert found.places == source.newest
+    assert reads <= first.file_bytes // read_bytes_target + 2
+    assert size <= first.file_bytes + 2 * read_bytes_target
 
 
 def test_search_reads_only_heads_of_large_commits() -> None:
