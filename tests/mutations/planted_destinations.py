@@ -46,7 +46,7 @@ DESTINATION_MUTATIONS: Final = (
         "a destination takes frames behind a requested row",
         _DESTINATION,
         "            self._requested = len(lacking)\n",
-        "            self._complete(frame)\n",
+        "            self._complete_done()\n",
     ),
     _of_destination(
         "the origin number of a source is stored as it is",

@@ -201,8 +201,8 @@ class ExactAppend:
         if len(late):
             part = as_linked(select(batch, late), *run, late=True)
             self._make_linked_room(part, opening)
-            self.known.fill(publisher, sequences[late])  # before a limit may close the hole
-            self._open_linked(opening)
+            self.known.fill(publisher, sequences[late])
+            self._open_linked(opening)  # behind the fill: a limit may close the filled hole
             self._append_part(publisher, part, late, more=True)
         if above < batch.count:
             part = as_linked(slice_batch(batch, above, batch.count), *run, late=False)
