@@ -143,6 +143,8 @@ class _OpenHoles(NamedTuple):
         # Each cut ends one range and starts another one. A range of neither holes nor cuts is empty.
         firsts = np.sort(np.concatenate((self.firsts, ends + _ONE)))
         lasts = np.sort(np.concatenate((self.lasts, begins - _ONE)))
+        if not firsts[0]:  # no sequence follows the highest possible one
+            firsts, lasts = firsts[1:], lasts[:-1]
         left = firsts <= lasts
         firsts, lasts = firsts[left], lasts[left]
         of = self.firsts.searchsorted(firsts, side="right").astype(I8) - 1

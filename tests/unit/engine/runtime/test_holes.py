@@ -31,6 +31,16 @@ def test_resent_messages_of_a_lost_instance_fill_the_hole_of_a_claim() -> None:
     assert known.split(P, batch(70, 100), from_link=False).duplicates == 31
 
 
+def test_highest_possible_sequence_fills_a_hole() -> None:
+    top = 2**64 - 1
+    for stored, left in (([top], [(1, top - 1)]), ([1, top - 1, top], [(2, top - 2)])):
+        known = KnownSequences({})
+        known.open(1, top, 0)
+        known.fill(1, np.array(stored, np.uint64))
+        assert [(hole.first, hole.last) for hole in known.holes(1)] == left
+        assert known.count == len(left)
+
+
 def test_unproven_hole_admits_links_only() -> None:
     known = KnownSequences({P: 80})
     known.open(P, 100, 7, proven=False)
