@@ -26,8 +26,8 @@ DESTINATION_MUTATIONS: Final = (
     _of_destination(
         "the place of a link is in a commit before its rows",
         _DESTINATION,
-        "            self._frames.append(_HeldFrame(command.end, batch.cost, batch))\n",
-        "            self._frames.append(_HeldFrame(command.end, batch.cost, batch))\n"
+        "            self._hold(_HeldFrame(command.end, batch.cost, batch))\n",
+        "            self._hold(_HeldFrame(command.end, batch.cost, batch))\n"
         "            self._intake.move_place(command.end)\n",
     ),
     _of_destination(
@@ -70,9 +70,8 @@ DESTINATION_MUTATIONS: Final = (
     _of_destination(
         "a destination returns the credit of held frames",
         _DESTINATION,
-        "            self._frames.append(_HeldFrame(command.end, batch.cost, batch))\n",
-        "            self._frames.append(_HeldFrame(command.end, 0, batch))\n"
-        "            self._credit += batch.cost\n",
+        "            self._hold(_HeldFrame(command.end, batch.cost, batch))\n",
+        "            self._hold(_HeldFrame(command.end, 0, batch))\n            self._credit += batch.cost\n",
     ),
     _of_destination(
         "a message of a link loses its order stamp",

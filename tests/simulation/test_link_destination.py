@@ -22,6 +22,7 @@ def test_log_has_each_message_of_all_sources_once_through_crashes_and_old_copies
         monkeypatch.setattr(link_destination, "link_step_messages_max", 3)
         monkeypatch.setattr(link_destination, "link_step_names_max", 2)
         monkeypatch.setattr(link_destination, "link_step_holes_max", 1)
+        monkeypatch.setattr(link_destination, "link_unpacked_frames_max", 1)
         monkeypatch.setattr(accumulator, "commit_bytes_max", 14_000)
     counts: Counter[str] = Counter()
     seeds = SEEDS_FULL if full else SEEDS

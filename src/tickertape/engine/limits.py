@@ -355,6 +355,10 @@ link_mismatches_max: Final = 100
 """Mismatches that a validation of one link describes. It counts further ones."""
 link_step_bytes: Final = 256 * KIB
 """Cost of the rows of the log that one step of a link examines, or answers. At least one row."""
+link_unpacked_frames_max: Final = 64
+"""Held frames of a link whose rows are ready to be taken. Further small ones are held as bytes."""
+link_packed_bytes_max: Final = 4 * KIB
+"""Size of the rows of a held frame of a link up to which it is small."""
 link_step_answers_max: Final = 256
 """Requested rows of a link that one step answers."""
 link_step_frames_max: Final = 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -321,6 +322,37 @@ def test_step_examines_and_requests_a_limited_number_of_names() -> None:
     take(world, destination)
     assert destination.take_commands() == [LinkAck(durable=1), LinkCredit(bytes=36 * count)]
     assert world.exact.known.highest(int(publishers[-1])) == 1
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["runs", "names"])
+def test_held_small_frames_use_memory_in_proportion_to_their_cost(named: bool) -> None:
+    count = 2_000
+    runs = [messages(1, sequence).encode() for sequence in range(1, count + 1)]
+    one = np.ones(1, np.uint64)
+    rows = [
+        encode_names(NameRows(one * 11, one * first, one * first, one.astype("<u4"), one.astype("<i8")))
+        for first in range(1, count + 1)
+    ]
+    world = new_world()
+    destination = started(world)
+    take(world, destination)
+    destination.pause("sow_full")
+    tracemalloc.start()
+    for number in range(count):
+        if named:
+            destination.received(LinkNames(end=number + 1, rows=bytes([*rows[number]])))
+        else:
+            destination.received(LinkRuns(end=number + 1), MessageBatch.parse(bytes([*runs[number]])))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < count * 450
+    destination.pause(None)
+    if named:
+        world.journal.highest[11] = count  # the log has them
+    take(world, destination)
+    assert world.exact.known.highest(11) == count
+    cost = 36 * count if named else sum(MessageBatch.parse(run).cost for run in runs)
+    assert destination.take_commands() == [LinkAck(durable=count), LinkCredit(bytes=cost)]
 
 
 def test_frames_without_cost_use_the_memory_of_one() -> None:

@@ -18,10 +18,12 @@ from tickertape.base.errors import BadLink
 from tickertape.base.limits import link_window_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.limits import (
+    link_packed_bytes_max,
     link_step_holes_max,
     link_step_messages_max,
     link_step_names_max,
     link_step_runs_max,
+    link_unpacked_frames_max,
 )
 from tickertape.engine.replication.destination.run_intake import ReplicatedLog, RunIntake
 from tickertape.wire.link import (
@@ -40,6 +42,7 @@ from tickertape.wire.link_rows import (
     NameRows,
     decode_holes,
     decode_names,
+    encode_names,
     encode_pairs,
     encode_positions,
 )
@@ -50,12 +53,16 @@ PauseReason = Literal["sow_full", "journal_full", "journal_congested", "journal_
 class _HeldFrame:
     """A frame of the source that is not processed yet."""
 
+    __slots__ = ("_content", "_named", "_packed", "behind", "cost", "count", "done", "end", "first_row")
+
     def __init__(self, end: int, cost: int, content: MessageBatch | NameRows | HoleRows) -> None:
         self.end: int | None = end
         """Position below which the log has all rows of the source after the frame. None: more frames follow
         before it has."""
         self.cost = cost
-        self.content = content
+        self._content: MessageBatch | NameRows | HoleRows | None = content
+        self._packed = b""
+        self._named = isinstance(content, NameRows)
         self.count = content.count if isinstance(content, MessageBatch) else len(content.publishers)
         self.done = 0
         """Processed messages, names or first holes."""
@@ -63,6 +70,22 @@ class _HeldFrame:
         """The source has removed rows that this log lacks."""
         self.first_row = 0
         """Position of the first named row."""
+
+    def pack(self) -> None:
+        """Hold the rows as bytes, if they are few: their columns need more memory than the rows cost."""
+        content = self._content
+        if isinstance(content, MessageBatch) and content.nbytes <= link_packed_bytes_max:
+            self._content, self._packed = None, content.encode()
+        elif isinstance(content, NameRows) and self.cost <= link_packed_bytes_max:
+            self._content, self._packed = None, encode_names(content)
+
+    @property
+    def content(self) -> MessageBatch | NameRows | HoleRows:
+        """Rows of the frame."""
+        if self._content is None:
+            packed, self._packed = self._packed, b""
+            self._content = decode_names(packed) if self._named else MessageBatch.parse(packed)
+        return self._content
 
 
 class _ProcessedEnd(NamedTuple):
@@ -121,7 +144,7 @@ class LinkDestination:
             frame.behind = command.behind
             if command.more:
                 frame.end = None
-            self._frames.append(frame)
+            self._hold(frame)
             return
         self._intake.add_origins(command.origins)
         if isinstance(command, LinkNames):
@@ -133,7 +156,7 @@ class LinkDestination:
         if command.answers:
             self._answers.append(_HeldFrame(command.end, 0, batch))
         else:
-            self._frames.append(_HeldFrame(command.end, batch.cost, batch))
+            self._hold(_HeldFrame(command.end, batch.cost, batch))
 
     def _hold_names(self, command: LinkNames) -> None:
         names = decode_names(command.rows)
@@ -145,6 +168,11 @@ class LinkDestination:
         frame = _HeldFrame(command.end, len(command.rows), names)
         frame.first_row = self._named
         self._named += count
+        self._hold(frame)
+
+    def _hold(self, frame: _HeldFrame) -> None:
+        if len(self._frames) >= link_unpacked_frames_max:
+            frame.pack()
         self._frames.append(frame)
 
     def log_persisted(self, end: int) -> None:
