@@ -99,4 +99,22 @@ DESTINATION_MUTATIONS: Final = (
         "            lacking[below] |= False\n",
         promise="invariant 11",
     ),
+    Mutation(
+        "a step takes any number of small runs of a link",
+        _DESTINATION,
+        "        work = max(count * each, least)\n",
+        "        work = count\n",
+        ("unit/engine/replication/test_link_destination.py",),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "held small frames of a link keep the memory of columns",
+        _DESTINATION,
+        "            frame.pack()\n",
+        "            pass\n",
+        ("unit/engine/replication/test_link_destination.py",),
+        promise="R12",
+        tier="unit",
+    ),
 )

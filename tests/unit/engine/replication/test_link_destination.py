@@ -325,7 +325,7 @@ def test_step_examines_and_requests_a_limited_number_of_names() -> None:
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["runs", "names"])
-def test_held_small_frames_use_memory_in_proportion_to_their_cost(named: bool) -> None:
+def test_held_small_frames_use_memory_in_proportion_to_the_cost(named: bool) -> None:
     count = 2_000
     runs = [messages(1, sequence).encode() for sequence in range(1, count + 1)]
     one = np.ones(1, np.uint64)
