@@ -1,0 +1,41 @@
+"""Logs joined by links, through cuts, crashes, old copies and removals, against sets of messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.pair_world import PairWorld
+from tickertape.engine.replication.destination import link_destination
+from tickertape.engine.replication.source import named_rows, routed_log
+from tickertape.journal.commit import accumulator
+
+SEEDS = 30
+SEEDS_FULL = 2_000
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_all_logs_have_each_message_once_and_links_become_idle(
+    part: int, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if part:  # steps have a few rows, and commits end because of their size
+        for module in (routed_log, named_rows):
+            monkeypatch.setattr(module, "link_step_bytes", 500)
+        monkeypatch.setattr(link_destination, "link_step_messages_max", 3)
+        monkeypatch.setattr(accumulator, "commit_bytes_max", 14_000)
+    counts: Counter[str] = Counter()
+    seeds = SEEDS_FULL if full else SEEDS
+    for seed in range(part * seeds // 2, (part + 1) * seeds // 2):
+        world = PairWorld(seed, counts)
+        for _ in range(world.rng.choice((100, 300, 500))):
+            world.step()
+        world.heal()
+    for name in (
+        "pair", "chain", "mesh", "cuts", "frames lost on the way", "frames held at an end", "kills",
+        "power losses", "old copies", "links with lost history", "tiny windows", "pauses", "removals",
+        "frames of old connections", "failovers", "resent frames", "duplicates of publishers",
+        "skipped sequences", "open holes at the end", "late by a link", "late by a publisher",
+        "frames of names", "requests", "frames of answers", "reports", "reporters", "messages",
+    ):  # fmt: skip
+        assert counts[name], (name, counts)
