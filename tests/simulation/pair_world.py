@@ -6,6 +6,7 @@ Must never compute an expectation with the product: sets of sent, acknowledged a
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import pairwise
 from random import Random
 from typing import Final
 
@@ -76,6 +77,15 @@ class PairWorld:
         for source, destination in self.edges:
             self.logs[destination].sources.add(self.logs[source].id)
             self.logs[source].durable[self.logs[destination].id] = 0
+        ends = (0, 2) if self.topology == "chain" else range(len(self.logs))
+        self.joiner = self.rng.choice((None, *ends))
+        """Log that joins the others late. Retention of the others does not wait for it before."""
+        self.exempt: set[Key] = set()
+        """Messages that all sources of the joined log had removed before."""
+        self.joined = -1
+        """Number of the log that joined late."""
+        self.restored = False
+        """Whether an old copy of a data directory was started."""
         self.publishers = [StoringPublisher(publisher) for publisher in (2**63 + 11, 12, 13)]
         self.old_lines: list[tuple[StoringPublisher, PublisherLine]] = []
         self.links: dict[tuple[int, int], JoinedLink] = {}
@@ -116,7 +126,8 @@ class PairWorld:
             self.old_lines.append((publisher, publisher.line))
             self.counts["failovers"] += 1
         publisher.sessions += 1
-        line = PublisherLine(self.rng.choice(self.logs), publisher.acknowledged, publisher.sessions)
+        servers = [log for number, log in enumerate(self.logs) if number != self.joiner]
+        line = PublisherLine(self.rng.choice(servers), publisher.acknowledged, publisher.sessions)
         store = deque(publisher.store)
         while store:
             line.frames.append([store.popleft() for _ in range(min(len(store), self.rng.choice((1, 5, 50))))])
@@ -151,6 +162,8 @@ class PairWorld:
     def connect(self, edge: tuple[int, int] | None = None) -> None:
         """A source connects. The destination ends an earlier connection of the link."""
         edge = edge or self.rng.choice(self.edges)
+        if self.joiner in edge:
+            return
         old = self.links.get(edge)
         if old is not None:
             old.end_at_source()
@@ -165,6 +178,15 @@ class PairWorld:
         down = [edge for edge in self.edges if edge not in self.links or not self.links[edge].whole]
         if down:
             self.connect(self.rng.choice(down))
+
+    def join(self) -> None:
+        """The late log gets its links."""
+        number, self.joiner = self.joiner, None
+        if number is not None:
+            removed = [{*self.logs[source].removed} for source, to in self.edges if to == number]
+            self.exempt = set.intersection(*removed)
+            self.joined = number
+            self.counts["joins behind removed rows"] += bool(self.exempt)
 
     def cut(self) -> None:
         """The network ends a connection: at one end at first, and bytes on the way are lost."""
@@ -226,7 +248,7 @@ class PairWorld:
         log = self.logs[number]
         pins = []
         for edge in self.edges:
-            if edge[0] != number:
+            if edge[0] != number or self.joiner in edge:
                 continue
             destination, link = self.logs[edge[1]], self.links.get(edge)
             sender = None if link is None else link.sender
@@ -234,7 +256,7 @@ class PairWorld:
             pins.append(log.durable[destination.id] if needed is None else needed)
             if destination.copy is not None:
                 pins.append(destination.copy.needed[log.id])
-        log.prune(min(pins))
+        log.prune(min(pins, default=log.view.end_position))
 
     def _drop_connections(self, number: int) -> None:
         """All connections of a server end there."""
@@ -249,14 +271,19 @@ class PairWorld:
         number = self.rng.randrange(len(self.logs))
         log = self.logs[number]
         self._drop_connections(number)
-        kind = self.rng.choice(("power", "power", "kill", "copy"))
-        if kind == "copy" and log.copy is not None:
-            copy = log.copy
+        kind = self.rng.choice(("power", "kill", "copy", "copy"))
+        copy = log.copy
+        if kind == "copy" and copy is not None:
+            for edge, link in self.links.items():
+                if number in edge:  # a late acknowledgement would move a pin above the places of the copy
+                    link.end_at_source()
+                    link.end_at_destination()
             for one in self.logs:
                 one.copy = None
                 if log.id in one.durable:
                     one.durable[log.id] = copy.needed[one.id]
             log.restore(copy)
+            self.restored = True
             stored = {key for one in self.logs for key in one.stored()}
             self.lost |= self.acknowledged - stored
             self.counts["old copies"] += 1
@@ -269,7 +296,10 @@ class PairWorld:
 
     def keep_copy(self) -> None:
         """Copy the data directory of a server."""
-        log = self.rng.choice(self.logs)
+        number = self.rng.randrange(len(self.logs))
+        if self.joiner is not None:
+            return  # its sources would remove rows that the copy needs
+        log = self.logs[number]
         needed = {one.id: one.durable[log.id] for one in self.logs if log.id in one.durable}
         log.copy = LogCopy(log.disk.kill_clone(self.rng), [*log.removed], {**log.durable}, needed)
 
@@ -280,12 +310,26 @@ class PairWorld:
         ways = [self.send, self.deliver, self.work, self.run_disks, self.deliver_publish] * 8
         ways += [self.publish] * 8 + [self.reconnect] * 3 + [self.report, self.prune, self.fail_over]
         self.rng.choice(ways)()
-        if self.rng.random() < 0.02:
-            self.rng.choice((self.cut, self.cut, self.connect, self.crash, self.crash, self.keep_copy))()
+        if self.rng.random() < 0.03:
+            faults = (
+                self.cut,
+                self.cut,
+                self.connect,
+                self.crash,
+                self.crash,
+                self.keep_copy,
+                self.keep_copy,
+            )
+            self.rng.choice(faults)()
+        if self.rng.random() < 0.005:
+            self.check_stable()
+        if self.rng.random() < 0.004:
+            self.join()
 
     def heal(self) -> None:
         """Connect everything, send all messages again, and wait until nothing happens any more."""
         self.old_lines.clear()
+        self.join()
         for edge in self.edges:
             if edge not in self.links or not self.links[edge].whole:
                 self.connect(edge)
@@ -328,6 +372,18 @@ class PairWorld:
 
     # -- checks -----------------------------------------------------------------------------------------
 
+    def check_stable(self) -> None:
+        """All members have the rows that reports call stable on their disks, unless one lost them."""
+        if self.restored or self.joiner is not None:
+            return
+        stored = [{*log.stored()} for log in self.logs]
+        for log in self.logs:
+            stable = log.stable
+            rows = {row.key for row in log.messages() if row.position < stable}
+            for keys in stored:
+                assert rows <= keys | self.exempt, (log.name, "a stable row is missing")
+            self.counts["stable rows"] += len(rows)
+
     def check(self) -> None:
         """Each log has each message once, no acknowledged message is missing, and links are idle."""
         stored = [log.stored() for log in self.logs]
@@ -336,19 +392,40 @@ class PairWorld:
         assert not missing, ("acknowledged messages are lost", sorted(missing)[:5])
         assert self.sent - self.acknowledged <= everything, "unacknowledged messages"
         assert everything <= self.sent
-        for log, keys in zip(self.logs, stored, strict=True):
+        for number, (log, keys) in enumerate(zip(self.logs, stored, strict=True)):
+            exempt = self.exempt if number == self.joined else set()
             twice = [key for key, count in Counter(keys).items() if count > 1]
             assert not twice, (log.name, "twice", twice[:5])
-            lacking = everything - {*keys}
+            lacking = everything - {*keys} - exempt
             assert not lacking, (log.name, "lacks", sorted(lacking)[:5])
-            for publisher in self.publishers:
-                for hole in log.exact.known.holes(publisher.publisher):
-                    inside = {(publisher.publisher, s) for s in range(hole.first, hole.last + 1)}
-                    assert not inside & everything, (log.name, "a hole has stored messages", hole)
-                    self.counts["open holes at the end"] += 1
+            self._check_holes(log, everything - exempt)
+            self._check_origins(number)
         for link in self.links.values():
             sender = link.sender
             assert sender is not None
             assert sender.behind == sender.unsent == 0
             assert sender.resynced
+        self.check_stable()
         self.counts["messages"] += len(everything)
+
+    def _check_holes(self, log: ReplicatingLog, everything: set[Key]) -> None:
+        """Only sequences that no log has are in holes."""
+        for publisher in self.publishers:
+            for hole in log.exact.known.holes(publisher.publisher):
+                inside = {(publisher.publisher, s) for s in range(hole.first, hole.last + 1)}
+                assert not inside & everything, (log.name, "a hole has stored messages", hole)
+                self.counts["open holes at the end"] += 1
+
+    def _check_origins(self, number: int) -> None:
+        """Paths start at a log in which a client stored the message, and follow the links."""
+        here = self.logs[number]
+        numbers = {log.id: at for at, log in enumerate(self.logs)}
+        for row in here.messages():
+            origin = self.logs[numbers[row.path[0]]] if row.path else here
+            assert row.key in origin.taken, (here.name, row, "no client stored the message there")
+            steps = [numbers[log] for log in row.path] + [number]
+            assert all(edge in self.edges for edge in pairwise(steps)), (here.name, row)
+            assert len({*steps}) == len(steps)
+            if row.path:
+                assert row.order_stamp in origin.taken[row.key], (here.name, row)
+            self.counts["messages of two links"] += len(row.path) > 1

@@ -1,6 +1,6 @@
 """One server of a simulation of links: a log on a strict disk, its facts, reads, publishers and retention.
 
-Must never decide which rows a link owes: links and publishers of the world do.
+Must never decide which rows a link owes: the simulation of pairs does.
 """
 
 from __future__ import annotations
@@ -52,6 +52,16 @@ class Unacknowledged(NamedTuple):
     acknowledge: Callable[[int], None]
 
 
+class StoredMessageRow(NamedTuple):
+    """A message in a log, as links see it."""
+
+    position: int
+    key: Key
+    path: tuple[bytes, ...]
+    """Logs that it passed before this log. Empty: a client stored it here."""
+    order_stamp: int
+
+
 class LogCopy(NamedTuple):
     """A copy of a data directory, and the facts of the simulation at that time."""
 
@@ -82,7 +92,7 @@ def batch_of(publisher: int, sequences: list[int]) -> MessageBatch:
 
 
 class ReplicatingLog:
-    """A log with replication. `time` returns the time of the world."""
+    """A log with replication. `time` returns the simulated time."""
 
     def __init__(
         self,
@@ -102,6 +112,8 @@ class ReplicatingLog:
         self.durable: dict[bytes, int] = {}
         """Acknowledged position of each destination."""
         self.copy: LogCopy | None = None
+        self.taken: dict[Key, set[int]] = {}
+        """Order stamps of messages that clients stored here, also of those that a crash removed."""
         self._members = members
         self._rng = rng
         self._time = time
@@ -166,6 +178,17 @@ class ReplicatingLog:
         rows = encode_pairs([one.start for one in starts], [one.first for one in starts])
         return LinkSide(instance=self.name, group="g", log=self.id, starts=rows)
 
+    @property
+    def group(self) -> Group:
+        """The logs of the group, as this log knows them."""
+        return Group(self._members, self.sources, self.facts.places)
+
+    @property
+    def stable(self) -> int:
+        """Position before which all members have all rows, by their reports."""
+        end = self.journal.commits.persisted_end
+        return self.facts.reports.stable(self.group, self.facts.starts, end)
+
     # -- inputs -----------------------------------------------------------------------------------------
 
     def publish(
@@ -180,6 +203,10 @@ class ReplicatingLog:
         before = self.writer.duplicates
         last = self.writer.append_from(publisher, f"p{publisher}", batch_of(publisher, sequences), connection)
         self.counts["duplicates of publishers"] += self.writer.duplicates - before
+        for part in self.writer.parts:
+            assert part.accepted.stamp is not None
+            for sequence in part.batch.sequences.tolist():
+                self.taken.setdefault((publisher, sequence), set()).add(part.accepted.stamp.timestamp)
         end = self.journal.commits.accepted_end
         self.unacknowledged.append(Unacknowledged(end, last, acknowledge))
         self.note_accepted()
@@ -197,8 +224,7 @@ class ReplicatingLog:
             self.clock.set(now)
             self.journal.commits.end_open()
             at = self.facts.starts.place(self.journal.commits.accepted_end)
-            group = Group(self._members, self.sources, self.facts.places)
-            record = self.reporter.report(now, at, group, now.wall)
+            record = self.reporter.report(now, at, self.group, now.wall)
             self.facts.note(record)
             self._append(record)
             self.counts["reports"] += 1
@@ -265,7 +291,7 @@ class ReplicatingLog:
             return
         facts = drive(self.disk, gather(view, self.id, self._rng.randint(1, count)))
         first = facts.retired.first_position
-        self.removed += [key for position, key in self.messages() if position < first]
+        self.removed += [row.key for row in self.messages() if row.position < first]
         gone = [s.number for s in view.segments if s.number <= facts.retired.through]
         view.retire(facts.retired, facts.first, first_unknown=facts.first_unknown)
         self._executor.run(RetireSegments(retired=facts.retired, numbers=tuple(gone)))
@@ -288,8 +314,8 @@ class ReplicatingLog:
 
     # -- contents ---------------------------------------------------------------------------------------
 
-    def messages(self) -> list[tuple[int, Key]]:
-        """Return the messages on the disk with their positions, after a check of body and labels."""
+    def messages(self) -> list[StoredMessageRow]:
+        """Return the messages on the disk, after a check of body and labels."""
         found = []
         for first, batch in read_log(self.journal, self.disk):
             for index in range(batch.count):
@@ -300,9 +326,13 @@ class ReplicatingLog:
                 assert bytes(batch.body(index)) == body_of(publisher, sequence)
                 assert batch.key(index) == f"k{sequence % 5}"
                 assert batch.correlation_id(index) == (f"c{sequence}" if sequence % 3 else None)
-                found.append((first + index, key))
+                run = int(batch.run_starts.searchsorted(index, "right")) - 1
+                origin = int(batch.runs["origin"][run])
+                path = self.facts.origins[origin].path if origin else ()
+                stamp = 0 if batch.order_stamps is None else int(batch.order_stamps[run])
+                found.append(StoredMessageRow(first + index, key, path, stamp))
         return found
 
     def stored(self) -> list[Key]:
         """Return all messages that are, or were before their removal, on the disk."""
-        return [*self.removed, *(key for _, key in self.messages())]
+        return [*self.removed, *(row.key for row in self.messages())]

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.pair_world import PairWorld
+from tickertape.engine.replication import log_facts
 from tickertape.engine.replication.destination import link_destination
 from tickertape.engine.replication.source import named_rows, routed_log
 from tickertape.journal.commit import accumulator
@@ -24,6 +25,7 @@ def test_all_logs_have_each_message_once_and_links_become_idle(
             monkeypatch.setattr(module, "link_step_bytes", 500)
         monkeypatch.setattr(link_destination, "link_step_messages_max", 3)
         monkeypatch.setattr(accumulator, "commit_bytes_max", 14_000)
+        monkeypatch.setattr(log_facts, "link_snapshot_records", 4)
     counts: Counter[str] = Counter()
     seeds = SEEDS_FULL if full else SEEDS
     for seed in range(part * seeds // 2, (part + 1) * seeds // 2):
@@ -36,6 +38,7 @@ def test_all_logs_have_each_message_once_and_links_become_idle(
         "power losses", "old copies", "links with lost history", "tiny windows", "pauses", "removals",
         "frames of old connections", "failovers", "resent frames", "duplicates of publishers",
         "skipped sequences", "open holes at the end", "late by a link", "late by a publisher",
+        "links behind removed rows", "joins behind removed rows", "messages of two links", "stable rows",
         "frames of names", "requests", "frames of answers", "reports", "reporters", "messages",
     ):  # fmt: skip
         assert counts[name], (name, counts)

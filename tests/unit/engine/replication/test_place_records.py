@@ -10,7 +10,7 @@ from tickertape.journal.format.replication_records import LogPlace
 HERE, THERE, FAR = (bytes([number]) * 16 for number in (1, 2, 3))
 
 
-def test_place_records_have_their_place_and_change_the_facts() -> None:
+def test_place_records_have_the_moved_place_and_change_the_facts() -> None:
     facts = LogFacts(HERE, [LogPlace(FAR, 7, 70)])
     records = FactPlaceRecords(facts)
     place = LogPlace(THERE, 2**64 - 1, 2**63 - 1)
