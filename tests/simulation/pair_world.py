@@ -78,7 +78,7 @@ class PairWorld:
             self.logs[destination].sources.add(self.logs[source].id)
             self.logs[source].durable[self.logs[destination].id] = 0
         ends = (0, 2) if self.topology == "chain" else range(len(self.logs))
-        self.joiner = self.rng.choice((None, *ends))
+        self.joiner = self.rng.choice((None, None, *ends))
         """Log that joins the others late. Retention of the others does not wait for it before."""
         self.exempt: set[Key] = set()
         """Messages that all sources of the joined log had removed before."""
@@ -266,13 +266,16 @@ class PairWorld:
             if destination == number:
                 link.end_at_destination()
 
-    def crash(self) -> None:
+    def crash(self, kind: str = "") -> None:
         """A server loses power, is killed, or starts on an old copy of its data directory."""
         number = self.rng.randrange(len(self.logs))
+        copied = [at for at, log in enumerate(self.logs) if log.copy is not None and log.copy.is_old(log)]
+        kind = kind or self.rng.choice(("power", "power", "kill", "copy"))
+        if kind == "copy" and copied:
+            number = self.rng.choice(copied)
         log = self.logs[number]
         self._drop_connections(number)
-        kind = self.rng.choice(("power", "kill", "copy", "copy"))
-        copy = log.copy
+        copy = log.copy if number in copied else None
         if kind == "copy" and copy is not None:
             for edge, link in self.links.items():
                 if number in edge:  # a late acknowledgement would move a pin above the places of the copy
@@ -297,20 +300,26 @@ class PairWorld:
     def keep_copy(self) -> None:
         """Copy the data directory of a server."""
         number = self.rng.randrange(len(self.logs))
-        if self.joiner is not None:
+        if self.joiner is not None or self.logs[number].copy is not None:
             return  # its sources would remove rows that the copy needs
         log = self.logs[number]
         needed = {one.id: one.durable[log.id] for one in self.logs if log.id in one.durable}
-        log.copy = LogCopy(log.disk.kill_clone(self.rng), [*log.removed], {**log.durable}, needed)
+        log.copy = LogCopy(
+            log.disk.kill_clone(self.rng),
+            [*log.removed],
+            {**log.durable},
+            needed,
+            log.journal.commits.persisted_end,
+        )
 
     # -- steps ------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Take one random step."""
         ways = [self.send, self.deliver, self.work, self.run_disks, self.deliver_publish] * 8
-        ways += [self.publish] * 8 + [self.reconnect] * 3 + [self.report, self.prune, self.fail_over]
+        ways += [self.publish] * 8 + [self.reconnect] * 3 + [self.report, self.fail_over] + [self.prune] * 3
         self.rng.choice(ways)()
-        if self.rng.random() < 0.03:
+        if self.rng.random() < 0.04:
             faults = (
                 self.cut,
                 self.cut,
@@ -323,8 +332,19 @@ class PairWorld:
             self.rng.choice(faults)()
         if self.rng.random() < 0.005:
             self.check_stable()
-        if self.rng.random() < 0.004:
+        if self.rng.random() < 0.008:
             self.join()
+
+    def run(self, steps: int) -> None:
+        """Take random steps. In some worlds a server then starts on an old copy of its data directory."""
+        old = self.rng.random() < 0.4
+        for at in range(steps):
+            self.step()
+            if old and at == steps // 3:
+                self.join()
+                self.keep_copy()
+        if old:
+            self.crash("copy")
 
     def heal(self) -> None:
         """Connect everything, send all messages again, and wait until nothing happens any more."""

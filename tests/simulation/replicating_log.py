@@ -70,6 +70,11 @@ class LogCopy(NamedTuple):
     durable: dict[bytes, int]
     needed: dict[bytes, int]
     """Positions of the logs of the sources from which the copy needs their rows."""
+    end: int
+
+    def is_old(self, log: ReplicatingLog) -> bool:
+        """Return whether the log has many later rows."""
+        return log.journal.commits.persisted_end > self.end + 30
 
 
 def body_of(publisher: int, sequence: int) -> bytes:
@@ -136,7 +141,7 @@ class ReplicatingLog:
         """Destinations of links to this log."""
         identity = open_identity(self.disk, owner="engine", create=True, new_id=self.id)
         recovered = recover_journal(self.disk, identity.journal_id)
-        self.journal = Journal(recovered, self.now(), segment_bytes=8_192)
+        self.journal = Journal(recovered, self.now(), segment_bytes=4_096)
         self.view = self.journal.view
         self.view.tail_bytes_max = self._rng.choice((1, 3_000, 1 << 20))
         self._executor = DiskJobExecutor(self.disk, lambda: self._rng.getrandbits(64))
