@@ -336,7 +336,7 @@ class PairWorld:
             self.join()
 
     def run(self, steps: int) -> None:
-        """Take random steps. In some worlds a server then starts on an old copy of its data directory."""
+        """Take random steps. At times a server then starts on an old copy of its data directory."""
         old = self.rng.random() < 0.4
         for at in range(steps):
             self.step()
