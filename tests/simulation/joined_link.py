@@ -9,6 +9,7 @@ from collections import Counter, deque
 from random import Random
 
 from tests.simulation.replicating_log import ReplicatingLog
+from tickertape.batch import MessageBatch
 from tickertape.engine.replication.destination.link_destination import LinkDestination
 from tickertape.engine.replication.places import StartRefused
 from tickertape.engine.replication.routes import DestinationRoutes, PassThrough, ReplicationRule, RuleSet
@@ -174,8 +175,8 @@ class JoinedLink:
     # -- bytes ------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _received(events: list[Event]) -> list[tuple[object, object]]:
-        found: list[tuple[object, object]] = []
+    def _received(events: list[Event]) -> list[tuple[object, MessageBatch | None]]:
+        found: list[tuple[object, MessageBatch | None]] = []
         for event in events:
             assert not isinstance(event, Violation), event.error
             found.append((event.command, event.batch))

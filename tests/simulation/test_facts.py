@@ -10,7 +10,7 @@ from tests.simulation.facts_world import PLACES_MAX, SNAPSHOT_RECORDS, STARTS_MA
 from tickertape.engine.replication import log_facts, places
 from tickertape.journal.format import link_records, replication_records
 
-SEEDS = 24
+SEEDS = 12
 SEEDS_FULL = 2_000
 
 

@@ -12,7 +12,7 @@ from tickertape.engine.replication.destination import link_destination
 from tickertape.engine.replication.source import named_rows, routed_log
 from tickertape.journal.commit import accumulator
 
-SEEDS = 30
+SEEDS = 14
 SEEDS_FULL = 2_000
 
 
