@@ -22,6 +22,7 @@ from tests.mutations.planted_holes import HOLE_MUTATIONS
 from tests.mutations.planted_labels import LABEL_MUTATIONS
 from tests.mutations.planted_link_source import LINK_SOURCE_MUTATIONS
 from tests.mutations.planted_links import LINK_MUTATIONS
+from tests.mutations.planted_pairs import PAIR_MUTATIONS
 from tests.mutations.planted_queries import QUERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
@@ -419,6 +420,7 @@ MUTATIONS: Final = (
     *SOW_WIRE_MUTATIONS,
     *LINK_MUTATIONS,
     *LINK_SOURCE_MUTATIONS,
+    *PAIR_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUERY_MUTATIONS,

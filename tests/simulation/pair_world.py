@@ -22,7 +22,7 @@ TOPOLOGIES: Final = {
     "mesh": ((0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0)),
 }
 WINDOWS: Final = (1, 300, 2_000, 100_000, 16 << 20)
-ROUNDS_MAX: Final = 3_000
+ROUNDS_MAX: Final = 500
 QUIET_ROUNDS: Final = 10
 """Rounds without any frame after which links are idle."""
 
