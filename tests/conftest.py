@@ -134,10 +134,10 @@ def _drop_other_half(config: pytest.Config, items: list[pytest.Item]) -> None:
         alternates = file.startswith(ALTERNATING_PLACES) and file not in IN_EACH_COMMIT
         return alternates and zlib.crc32(file.encode()) % 2 != half
 
-    dropped = [item for item in items if is_other(item)]
+    dropped = {item for item in items if is_other(item)}
     if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if not is_other(item)]
+        config.hook.pytest_deselected(items=list(dropped))
+        items[:] = [item for item in items if item not in dropped]
 
 
 @pytest.hookimpl(trylast=True)

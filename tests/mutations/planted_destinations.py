@@ -51,8 +51,8 @@ DESTINATION_MUTATIONS: Final = (
     _of_destination(
         "the origin number of a source is stored as it is",
         _INTAKE,
-        "            self._exact.append_linked(run, LinkedRun(self._number(row.origin), stamp))\n",
-        "            self._exact.append_linked(run, LinkedRun(row.origin, stamp))\n",
+        "            self._exact.append_linked(run, known, LinkedRun(self._number(row.origin), stamp))\n",
+        "            self._exact.append_linked(run, known, LinkedRun(row.origin, stamp))\n",
     ),
     _of_destination(
         "messages that passed this log before count as messages of another one",

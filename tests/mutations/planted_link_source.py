@@ -155,7 +155,7 @@ LINK_SOURCE_MUTATIONS: Final = (
     _of_source(
         "places alone move the end of a link",
         _LOG,
-        "    if PLACE_TOPIC not in batch.topics:\n",
+        "    if LINK_TOPIC not in batch.topics:\n",
         "    if batch.topics:\n",
         "R9",
     ),

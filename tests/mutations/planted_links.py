@@ -135,8 +135,8 @@ LINK_MUTATIONS: Final = (
     Mutation(
         "places of a log travel over a link",
         "wire/link_checks.py",
-        "    if PLACE_TOPIC in batch.topics:\n",
-        "    if PLACE_TOPIC == batch.topics:\n",
+        "    if LINK_TOPIC in batch.topics:\n",
+        "    if LINK_TOPIC == batch.topics:\n",
         (_CHECKS,),
         promise="R12",
         tier="unit",

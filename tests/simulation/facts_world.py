@@ -12,12 +12,13 @@ from typing import NamedTuple
 from tests.simulation.hole_world import HoleWorld
 from tests.simulation.journal_world import drive
 from tickertape.base.interfaces import Now
+from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.replication.log_facts import LogFacts
 from tickertape.engine.replication.origins import Origin
 from tickertape.engine.replication.reports import Group, ReportWriter
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC, load_publishers
-from tickertape.journal.format.link_records import LINK_TOPIC, LinkRecord, encode_link
+from tickertape.journal.format.link_records import LinkRecord, encode_link
 from tickertape.journal.format.replication_records import (
     CoveredRecord,
     LogPlace,

@@ -217,7 +217,9 @@ class HoleWorld:
         asked = connection or PublisherConnection()
         known = self.writer.known(publisher, batch, asked)
         if connection is None:
-            self.writer.duplicates += self._exact.append_linked(batch, LinkedRun(7, 1_000))
+            split = self._exact.known.split(publisher, batch.sequences, from_link=True)
+            self.writer.duplicates += split.duplicates
+            self._exact.append_linked(batch, split, LinkedRun(7, 1_000))
             self._exact.write_soon()
         else:
             stored = [s for s, old in zip(sequences, known.tolist(), strict=True) if not old]

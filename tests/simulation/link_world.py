@@ -15,6 +15,7 @@ from tests.helpers.sequence_sets import SequenceSets
 from tests.simulation.journal_world import drive, read_log
 from tests.simulation.link_sources import LinkRow, NaiveLog, NaiveSource, body_of
 from tickertape.base.interfaces import Now
+from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import RUN_LATE, BatchBuilder, MessageBatch
 from tickertape.engine.replication.destination.link_destination import LinkDestination
 from tickertape.engine.replication.destination.link_places import LinkPlaces
@@ -37,7 +38,6 @@ from tickertape.journal.journal import AcceptedBatch, Journal
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 from tickertape.wire.link import LinkAck, LinkCredit, LinkHoles, LinkNames, LinkOpen, LinkRuns, LinkSide
-from tickertape.wire.link_checks import PLACE_TOPIC
 from tickertape.wire.link_order import LinkOrder
 from tickertape.wire.link_rows import encode_pairs
 
@@ -163,7 +163,7 @@ class LinkWorld:
         found: dict[tuple[bytes, int], LogPlace] = {}
         for _, batch in read_log(self.journal, self.disk):
             for index in range(batch.count):
-                if batch.topic(index) == PLACE_TOPIC:
+                if batch.topic(index) == LINK_TOPIC:
                     place = msgspec.msgpack.decode(batch.body(index), type=LogPlace)
                     found.pop((place.log, place.start), None)
                     found[place.log, place.start] = place
@@ -398,7 +398,7 @@ class LinkWorld:
         self, accepted: AcceptedBatch, batch: MessageBatch, index: int, link: LinkEnd | None
     ) -> None:
         position, topic, run = accepted.position + index, batch.topic(index), batch.first_run
-        if topic == PLACE_TOPIC:
+        if topic == LINK_TOPIC:
             self._check_place(msgspec.msgpack.decode(batch.body(index), type=LogPlace))
             return
         path = self.log.origins[run.origin].path if run.origin else ()

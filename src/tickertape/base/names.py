@@ -14,6 +14,9 @@ from tickertape.base.errors import BadName, BadOption, BadTopic
 from tickertape.base.limits import client_name_bytes_max, topic_bytes_max, transaction_name_bytes_max
 from tickertape.base.text_format import shown, wrong_type
 
+LINK_TOPIC: Final = "$link"
+"""Internal topic of the places of other logs. Links never send it."""
+
 PATTERN_CHARACTERS: Final = "*+?[](){}^$\\|"
 """Characters that make a topic a regular expression. A topic without them is literal. A dot is literal."""
 

@@ -14,7 +14,7 @@ from tickertape.base.limits import (
     link_text_bytes_max,
     topic_bytes_max,
 )
-from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
+from tickertape.base.names import LINK_TOPIC, check_client_name, derived_publisher_id, publisher_id
 from tickertape.base.text_format import shown
 from tickertape.batch import KIND_CONTROL, KIND_RESTATED, MessageBatch
 from tickertape.batch.format import U8, Bools
@@ -23,8 +23,6 @@ from tickertape.wire.link import LinkOpen, LinkOpened, LinkOrigin, LinkRule, Lin
 from tickertape.wire.link_rows import decode_places, decode_starts
 
 CONTROL_TOPIC: Final = "$control"
-PLACE_TOPIC: Final = "$link"
-"""Topic of the places of one log. Links never send it."""
 SOURCE_LOG: Final = 0
 """Origin number of the log of the source itself."""
 _OWN_CONTROL: Final = publisher_id(CONTROL_TOPIC)
@@ -88,8 +86,8 @@ def check_runs(batch: MessageBatch, origins: Mapping[int, bytes]) -> None:
         raise _bad("a batch has message flags, which belong to one log")
     if batch.kinds is not None and (batch.kinds == KIND_RESTATED).any():
         raise _bad("a batch has restated records, which belong to one log")
-    if PLACE_TOPIC in batch.topics:
-        raise _bad(f"a batch has topic {PLACE_TOPIC!r}, which belongs to one log")
+    if LINK_TOPIC in batch.topics:
+        raise _bad(f"a batch has topic {LINK_TOPIC!r}, which belongs to one log")
     if CONTROL_TOPIC in batch.topics:
         _check_control(batch, origins)
 

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Now
+from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import report_seconds_min
 from tickertape.engine.replication.places import KnownPlaces, LogStarts
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.journal.format.control_record import decode_head
-from tickertape.journal.format.link_records import LINK_TOPIC
 from tickertape.journal.format.replication_records import CoveredRecord, LogPlace, covered
 
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
+from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import (
     KIND_CONTROL,
     BatchBuilder,
@@ -36,7 +37,7 @@ from tickertape.engine.limits import (
     place_record_bytes,
 )
 from tickertape.engine.runtime.clock import EngineClock
-from tickertape.engine.runtime.holes import KnownSequences, PublisherConnection
+from tickertape.engine.runtime.holes import KnownSequences, PublisherConnection, SequenceSplit
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
 from tickertape.journal.format.replication_records import (
     AfterRecord,
@@ -51,9 +52,6 @@ from tickertape.journal.journal import AcceptedBatch, Journal
 _RESERVED: Final = 3
 """Timestamps of control records that may precede a begun run: two about its publisher, and one of last
 records."""
-
-
-_PLACE_TOPIC: Final = "$link"
 
 
 class RunStamps:
@@ -190,14 +188,16 @@ class ExactAppend:
             self._append_part(publisher, part, np.arange(start, batch.count))
         return duplicates
 
-    def append_linked(self, batch: MessageBatch, run: LinkedRun, opening: AfterRecord | None = None) -> int:
-        """Append the messages of a run of a link that are not duplicates. Return the number of duplicates.
-        `write_soon` must follow, also after several runs.
+    def append_linked(
+        self, batch: MessageBatch, split: SequenceSplit, run: LinkedRun, opening: AfterRecord | None = None
+    ) -> None:
+        """Append the messages of a run of a link that are not duplicates, as `split` says. `write_soon` must
+        follow, also after several runs.
 
         `opening`: the record of another log that is the only message of the batch. It opens its hole."""
         self.parts.clear()
         publisher, sequences = batch.first_run.publisher, batch.sequences
-        late, above, duplicates = self.known.split(publisher, sequences, from_link=True)
+        late, above, _ = split
         if len(late):
             part = as_linked(select(batch, late), *run, late=True)
             self._make_linked_room(part, opening)
@@ -209,7 +209,6 @@ class ExactAppend:
             self._make_linked_room(part, opening)
             self._open_linked(opening)
             self._append_part(publisher, part, np.arange(above, batch.count), more=True)
-        return duplicates
 
     def _make_linked_room(self, part: MessageBatch, opening: AfterRecord | None) -> None:
         """End the open commit if a part of a link does not fit it."""
@@ -351,5 +350,5 @@ def _records_of(records: Sequence[ReplicationRecord], places: Sequence[bytes] = 
     for record in records:
         builder.add(CONTROL_TOPIC, encode_record(record), kind=KIND_CONTROL)
     for body in places:
-        builder.add(_PLACE_TOPIC, body, kind=KIND_CONTROL)
+        builder.add(LINK_TOPIC, body, kind=KIND_CONTROL)
     return builder.build()

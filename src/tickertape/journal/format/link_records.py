@@ -20,8 +20,6 @@ from tickertape.base.text_format import shown
 from tickertape.journal.format.control_record import RECORD_ERRORS, LogId
 from tickertape.journal.format.replication_records import LogPlace
 
-LINK_TOPIC: Final = "$link"
-
 _U64 = Annotated[int, msgspec.Meta(ge=0)]
 """MessagePack integers have at most 64 bits."""
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
+from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import KIND_CONTROL, MessageBatch
 from tickertape.batch.format import Int64s
-from tickertape.journal.format.link_records import LINK_TOPIC, LinkRecord, NewestPlaces, decode_link
+from tickertape.journal.format.link_records import LinkRecord, NewestPlaces, decode_link
 from tickertape.journal.format.replication_records import LogPlace
 from tickertape.journal.format.retired_state import RETIRED_FILE
 from tickertape.journal.format.segment import segment_path

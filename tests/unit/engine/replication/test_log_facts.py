@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.journal_world import drive
 from tests.unit.journal.written import Written
 from tickertape.base.limits import link_starts_max
+from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.replication.log_facts import LogFacts
 from tickertape.engine.replication.origins import Origin
@@ -17,7 +18,7 @@ from tickertape.engine.runtime.publisher_ids import (
     PublisherDirectory,
     load_publishers,
 )
-from tickertape.journal.format.link_records import LINK_TOPIC, LinkRecord, encode_link
+from tickertape.journal.format.link_records import LinkRecord, encode_link
 from tickertape.journal.format.replication_records import (
     LogPlace,
     ReplicationRecord,

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tickertape.base.interfaces import Now
+from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.replication.places import KnownPlaces
 from tickertape.engine.replication.reports import Group, ReportWriter
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
-from tickertape.journal.format.link_records import LINK_TOPIC, LinkRecord, encode_link
+from tickertape.journal.format.link_records import LinkRecord, encode_link
 from tickertape.journal.format.replication_records import (
     CoveredRecord,
     LogPlace,

@@ -140,7 +140,9 @@ def test_message_behind_those_of_a_link_follows_an_after_record() -> None:
     builder.add("t", b"link", sequence=2)
     exact = world.broker._writer.exact
     assert exact is not None
-    exact.append_linked(builder.build(peer.logged_on.publisher), LinkedRun(1, 5))
+    batch = builder.build(peer.logged_on.publisher)
+    split = exact.known.split(peer.logged_on.publisher, batch.sequences, from_link=True)
+    exact.append_linked(batch, split, LinkedRun(1, 5))
     exact.write_soon()
     send(world, peer, [3, 4])
     send(world, peer, [5])

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.limits import link_places_max
 from tickertape.journal.format.link_records import (
-    LINK_TOPIC,
     LinkRecord,
     NewestPlaces,
     decode_link,
@@ -24,7 +23,6 @@ from tickertape.journal.format.link_records import (
     link_record_bytes_max,
 )
 from tickertape.journal.format.replication_records import LogPlace
-from tickertape.wire.link_checks import PLACE_TOPIC
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 A, B = bytes(range(16)), b"\xff" * 16
@@ -87,10 +85,6 @@ def test_cut_link_record_is_refused() -> None:
         for end in range(len(body)):
             with pytest.raises(JournalCorrupt, match="invalid link record"):
                 decode_link(body[:end])
-
-
-def test_topic_of_places_equals_the_refused_topic_of_links() -> None:
-    assert LINK_TOPIC == PLACE_TOPIC
 
 
 def naive(places: list[LogPlace], most: int = link_places_max) -> list[LogPlace]:

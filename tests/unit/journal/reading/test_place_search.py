@@ -13,9 +13,10 @@ from tests.unit.journal.format.test_link_records import naive
 from tests.unit.journal.written import Written
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
+from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
-from tickertape.journal.format.link_records import LINK_TOPIC, LinkRecord, encode_link
+from tickertape.journal.format.link_records import LinkRecord, encode_link
 from tickertape.journal.format.replication_records import LogPlace
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.limits import link_snapshot_records, read_bytes_target

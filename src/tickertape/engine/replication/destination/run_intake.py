@@ -113,7 +113,7 @@ class RunIntake:
             return
         known = self._exact.known.split(row.publisher, run.sequences, from_link=True)
         if known.duplicates < run.count:
-            self._exact.append_linked(run, LinkedRun(self._number(row.origin), stamp))
+            self._exact.append_linked(run, known, LinkedRun(self._number(row.origin), stamp))
         self._log.writer.duplicates += known.duplicates
 
     def lacking(self, rows: NameRows) -> Int64s:
@@ -232,7 +232,8 @@ class RunIntake:
         known = self._exact.known.split(batch.first_run.publisher, batch.sequences, from_link=True)
         if known.duplicates:
             return False
-        self._exact.append_linked(batch, LinkedRun(self._number(run.origin), run.order_stamp), opening)
+        linked = LinkedRun(self._number(run.origin), run.order_stamp)
+        self._exact.append_linked(batch, known, linked, opening)
         return True
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt
+from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import MessageBatch, merge, message_costs
 from tickertape.batch.format import Bools, Int64s
 from tickertape.engine.limits import link_step_bytes
@@ -23,7 +24,6 @@ from tickertape.engine.replication.places import LogStarts
 from tickertape.engine.replication.routes import DestinationRoutes, RoutedRows, RunOrigin
 from tickertape.journal.limits import read_bytes_target
 from tickertape.journal.reading.log_view import LogPart, LogView
-from tickertape.wire.link_checks import PLACE_TOPIC
 
 
 class SourceLog(NamedTuple):
@@ -197,9 +197,9 @@ def _moved_end(stretch: LogStretch, low: int, high: int) -> int:
     """Return the position after the last row that is not a place. Rows of places alone move no place, because
     two servers would answer each other without end."""
     batch = stretch.batch
-    if PLACE_TOPIC not in batch.topics:
+    if LINK_TOPIC not in batch.topics:
         return stretch.first_position + high
     if batch.topic_index is None:
         return 0
-    others = (batch.topic_index[low:high] != batch.topics.index(PLACE_TOPIC)).nonzero()[0]
+    others = (batch.topic_index[low:high] != batch.topics.index(LINK_TOPIC)).nonzero()[0]
     return stretch.first_position + low + int(others[-1]) + 1 if len(others) else 0
