@@ -17,7 +17,7 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.stores import Store
 from tests.simulation.transaction_clients import Planned, Transactor
 
-SEEDS_A_PART = 8
+SEEDS_A_PART = 20
 MUST_HAPPEN = (
     "committed",
     "committed before",
@@ -163,7 +163,7 @@ class World:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", parts(200))
+@pytest.mark.parametrize("part", parts(80))
 def test_transaction_after_crashes_and_losses_is_in_the_log_whole_or_not_at_all(part: int) -> None:
     counts: Counter[str] = Counter()
     seeds = range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART)
