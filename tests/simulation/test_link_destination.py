@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 
 import pytest
 
@@ -12,6 +13,8 @@ from tickertape.engine.replication.destination import link_destination
 from tickertape.journal.commit import accumulator
 
 SEEDS = 8
+SEED_OF_PLACES = 30
+"""A power loss between a place that was taken and its sync, which few seeds have. Every run has it."""
 SEEDS_A_PART = 500
 MUST_HAPPEN = (
     "places",
@@ -44,7 +47,8 @@ def test_log_has_each_message_of_all_sources_once_through_crashes_and_old_copies
     counts: Counter[str] = Counter()
     first = part // 2 * SEEDS_A_PART
     seeds = range(first, first + SEEDS_A_PART) if first else range(SEEDS)
-    for seed in seeds_of(seeds, counts, dict.fromkeys(MUST_HAPPEN, 1)):
+    fixed = () if first else (SEED_OF_PLACES,)
+    for seed in chain(fixed, seeds_of(seeds, counts, dict.fromkeys(MUST_HAPPEN, 1))):
         world = LinkWorld(seed, counts)
         for _ in range(4):
             for _ in range(world.rng.randrange(20, 200)):

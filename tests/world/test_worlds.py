@@ -19,7 +19,7 @@ from tests.helpers.tiers import seeds_of
 from tests.world.choices import SOW_TABLES, TABLES, missing
 from tests.world.life import HARMED, LARGE, MACHINES, PAIR, RECORDS, SMALL, TRIO, UNLIKE, AnyShape, kept, live
 
-EVERY_RUN = {MACHINES: 60, SMALL: 40, TRIO: 48, PAIR: 16, UNLIKE: 16, LARGE: 20, HARMED: 10, RECORDS: 28}
+EVERY_RUN = {MACHINES: 60, SMALL: 100, TRIO: 48, PAIR: 16, UNLIKE: 16, LARGE: 20, HARMED: 10, RECORDS: 28}
 """In this many simulations each fault occurs. With clients of each kind, each command is sent, and each pair
 of options is chosen.
 """
