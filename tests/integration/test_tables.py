@@ -369,7 +369,7 @@ def test_keys_over_patterns(front: Front, server: RunningServer, writer: tt.HACl
     assert {key: message.json()["qty"] for key, message in settings.items()} == wanted
     one = front.table(client, "setting/b")
     assert {key: message.topic for key, message in one.items()} == {"k": "setting/b"}
-    with pytest.raises(tt.BadTopic, match=r"Make a table of the pattern '\^settings\$', whose keys include"):
+    with pytest.raises(tt.BadTopic, match=r"Pass the pattern '\^settings\$', so that the keys"):
         _ = front.table(client, "settings")
     publish(writer, (1, 5), topic="desk/a")
     (key,) = (key for key in found if key[0] == "desk/a")

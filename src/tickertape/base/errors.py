@@ -95,7 +95,7 @@ class BadSowKey(UsageError, ValueError):
 
 
 class BadOrderBy(UsageError, ValueError):
-    """Query of records whose sort order is invalid, or uses fields that the messages cannot have."""
+    """Query with an invalid sort order, or with a sort field that messages of this type cannot have."""
 
 
 class BadQuery(UsageError, ValueError):
@@ -128,8 +128,8 @@ class NotAQueue(UsageError):
 
 
 class BookmarkUnknown(UsageError):
-    """Bookmark that the log or archive does not contain: the end of a range, or a start with
-    `bookmark_not_found=fail`."""
+    """Bookmark that is neither in the log nor in the archive. Raised for the end of a range, and for a
+    start point with `bookmark_not_found=fail`."""
 
 
 class BookmarkExpired(UsageError):

@@ -66,7 +66,7 @@ class VirtualClock:
         return Now(self.mono, self.wall)
 
     def advance(self, seconds: float) -> None:
-        """Advance both clocks. Raises `ValueError` for a negative time."""
+        """Advance the monotonic clock and the wall clock. Raises `ValueError` for a negative time."""
         if seconds < 0:
             raise ValueError(
                 f"Cannot advance the clock by {seconds} s: time does not run backwards. Use jump() for the "

@@ -152,8 +152,8 @@ class StrictDisk:
     def lose(self, path: str) -> None:
         """Remove a file durably, as another program or an operator would.
 
-        Remove a lock file to test that a held lock outlives its file. The counter `lock_lost` increases when
-        such a lock rejects another process.
+        A process keeps its lock after the lock file is removed, so the lock rejects other processes. The
+        counter `lock_lost` counts these rejections.
         """
         self._names.sync(self._unlinked(path))
 

@@ -86,8 +86,8 @@ def decode_delete(body: bytes) -> SowDelete:
         delete = _DECODE(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadCommand(
-            f"Cannot delete records: the body is invalid, {shown(str(error))}. Update the client or "
-            "the server, whichever is older."
+            f"Cannot delete records: the client sent an invalid command, {shown(str(error))}. Update the "
+            "client or the server, whichever is older."
         ) from None
     _check(delete)
     return delete
@@ -96,7 +96,7 @@ def decode_delete(body: bytes) -> SowDelete:
 def check_keys(keys: tuple[str, ...], canonical: tuple[bytes, ...]) -> None:
     """Raise `BadCommand` for too many or too long keys, and for keys of both forms."""
     if keys and canonical:
-        raise BadCommand("Cannot select records by keys and canonical keys together. Use one of them.")
+        raise BadCommand("Cannot select records by `keys` and `canonical` together. Use one of them.")
     count = len(keys) + len(canonical)
     if count > sow_keys_per_command_max:
         raise BadCommand(

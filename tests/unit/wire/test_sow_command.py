@@ -73,7 +73,7 @@ def test_delete_without_exactly_one_selection_is_refused(fields: dict[str, objec
 
 
 def test_keys_of_both_forms_are_refused() -> None:
-    reason = "^Cannot select records by keys and canonical keys together"
+    reason = "^Cannot select records by `keys` and `canonical` together"
     with pytest.raises(BadCommand, match=reason):
         decode_delete(body(keys=["k"], canonical=[b"\xa1k"]))
     with pytest.raises(BadCommand, match=reason):

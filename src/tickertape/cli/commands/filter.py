@@ -92,8 +92,8 @@ def test(text: str, file: BinaryIO, kind: str, only_count: bool, limit: int | No
         functions = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
         used = " and ".join(f"{name}()" for name, need in functions.items() if need in found.needs)
         raise UserMistake(
-            f"Cannot test the filter: it uses {used}, but a line has only the body of a message. Remove the "
-            "conditions with these functions."
+            f"Cannot test the filter: it uses {used}, and each input line is only the body of a message. "
+            "Remove the conditions with these functions."
         )
     matched, out = 0, message_output()
     lines = _lines(file)

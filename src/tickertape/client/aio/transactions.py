@@ -72,7 +72,8 @@ class AsyncClientTransaction(TransactionBase):
 
         Raises:
             UsageError: The transaction was committed, or the outcome of its commit is unknown.
-            TimedOut: Another task did not finish its commit within `timeout`.
+            TimedOut: Another task is committing this transaction, and the commit did not end within
+                `timeout`.
             BadOption: The timeout is invalid.
 
         Example:

@@ -52,7 +52,7 @@ class Command(_Head, frozen=True, kw_only=True):
 
     Args:
         command: `publish`, `delta_publish`, `subscribe`, `sow`, `sow_and_subscribe`, `sow_delete`,
-            `unsubscribe`, `pause`, `resume` or `flush`. Other AMPS commands are not supported yet.
+            `unsubscribe`, `pause`, `resume` or `flush`.
         topic: Topic of the command. `subscribe` and queries also accept a pattern.
         data: `publish`: the body (bytes unchanged, str as UTF-8, any other object as JSON). `sow_delete`:
             selects the record that a publish of this body would replace.
@@ -63,7 +63,7 @@ class Command(_Head, frozen=True, kw_only=True):
             messages of a queue.
         filter: `subscribe`, queries and `sow_delete`: only messages or records whose content matches this
             expression.
-        options: `subscribe` and queries: options as one string, as in AMPS:
+        options: `subscribe` and queries: options as one string, such as
             `"timestamp,rate=2x,select=[-/,+/b]"`. `sow_delete` of queue messages: as `option` of
             `Client.ack`. A `subscribe` with a `sub_id` and only the option `pause` or `resume` pauses or
             resumes existing subscriptions.

@@ -91,7 +91,7 @@ class HAFrontend(ClientFrontend):
     def file_backed(
         cls, name: str, *, publish_path: str | Path, bookmark_path: str | Path, **options: Any
     ) -> Self:
-        """Create a client with stores on disk, which also survive the end of the process.
+        """Create a client whose stores are on disk, and so survive the end of the process.
 
         The stores are a `FilePublishStore` and a `LoggedBookmarkStore`. `close` of the client closes them.
 

@@ -127,9 +127,10 @@ class StreamBase(ABC):
     def as_of_position(self) -> int | None:
         """Position of the query result in the log of the server.
 
-        The result reflects all messages, deletes and expiries below this position, and no others. It
-        reflects a delete if the same server reported a lower `DeleteResult.position` for the delete. None
-        for a stream without a query, and for a pattern that matches neither a SOW topic nor a queue.
+        The result reflects all messages, deletes and expiries below this position, and no others. For
+        example, it reflects a delete on the same server if the `DeleteResult.position` of that delete is
+        below this position. None for a stream without a query, and for a pattern that matches neither a SOW
+        topic nor a queue.
         """
         return self._buffer.as_of_position
 

@@ -132,8 +132,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or `topic` is the name of a SOW for several topics (`pattern` in its configuration) with explicit
-            keys, which are unique only within one of these topics. Then pass the name as a pattern
+            Or `topic` is the name of a SOW with `pattern` and explicit keys. Its records belong to several
+            topics, and records of different topics can have equal keys. Then pass the name as a pattern
             (`"^settings$"` instead of `"settings"`). The keys of such a table are pairs of topic and
             `sow_key`.
         BadFilter: The filter is invalid.
@@ -297,7 +297,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
     # -- calls that wait --------------------------------------------------------------------------------
 
     def wait(self, timeout: float | str | None = None) -> Done:
-        """Wait until a record was added, updated or removed (by a refresh) since the last call of `changed`.
+        """Wait until records have changed since the last call of `changed`.
 
         Args:
             timeout: Longest wait in seconds or text (`"500ms"`). None (default): no timeout.
@@ -346,7 +346,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
 
         Raises:
-            TimedOut: The result is not complete within `timeout`. It replaces the records later, when it is.
+            TimedOut: The result is not complete within `timeout`. The refresh continues, and replaces the
+                records later.
             QueryTooSlow: The server ended the query, because the unread results of all queries need too much
                 memory. This also ends the table.
 

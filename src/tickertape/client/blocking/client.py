@@ -148,8 +148,8 @@ class Client(
             NameInUse: Another user is connected with this client name, or another connection took it over.
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version of the client.
-            PeerError: Another protocol error. Its subclass `BadCommand` also means that no sequence number is
-                left for messages of the publish store.
+            BadCommand: No sequence number is left for the messages of the publish store.
+            PeerError: Another protocol error.
             Refused: The server refused the logon for another reason.
             TopicNotRecorded: The publish store has messages of a topic that is not persistent on this server.
             StoreError: The publish store failed.
@@ -174,7 +174,8 @@ class Client(
         receive thread (in a handler) the call does not wait. In a forked child it does nothing.
 
         Args:
-            timeout: Longest wait in seconds or text. Then the call returns, also while a handler still runs.
+            timeout: Longest wait in seconds or text. After this time the call returns, even if a handler is
+                still running.
                 None: no timeout. Default: the timeout of the client.
 
         Raises:

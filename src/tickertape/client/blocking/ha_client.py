@@ -156,7 +156,8 @@ class HAClient(HAFrontend, Client):
         handler) the call does not wait. In a forked child it does nothing.
 
         Args:
-            timeout: Longest wait in seconds or text. Then the call returns, also while a handler still runs.
+            timeout: Longest wait in seconds or text. After this time the call returns, even if a handler is
+                still running.
                 None: no timeout. Default: the timeout of the client.
 
         Raises:

@@ -99,7 +99,8 @@ class ClientTransaction(TransactionBase):
 
         Raises:
             UsageError: The transaction was committed, or the outcome of its commit is unknown.
-            TimedOut: Another thread did not finish its commit within `timeout`.
+            TimedOut: Another thread is committing this transaction, and the commit did not end within
+                `timeout`.
             BadOption: The timeout is invalid.
 
         Example:

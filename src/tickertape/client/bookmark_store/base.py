@@ -139,7 +139,7 @@ class ProgressStore(ClosesItself):
                 self._has_moved(sub_id)
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:
-        """Return the bookmarks of MOST_RECENT. An empty list means EPOCH."""
+        """Return the bookmarks that the start point MOST_RECENT means. An empty list means EPOCH."""
         with self._lock:
             progress = self._get(sub_id)
             return [] if progress is None else progress.most_recent()

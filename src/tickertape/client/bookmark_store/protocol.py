@@ -19,7 +19,7 @@ from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 class RecoveryPointAdapter(Protocol):
     """Storage of recovery points in addition to a bookmark store.
 
-    A store makes one call at a time, with an exception for adapters that have `offer`.
+    A store makes one call at a time (the last paragraph has an exception).
 
     An adapter that publishes needs a separate client for this, in its attribute `client`. A client raises
     `UsageError` for a bookmark store whose adapter publishes with the same client.
@@ -44,8 +44,8 @@ class RecoveryPointAdapter(Protocol):
         exception of `update` goes to the caller of the store, except in `close`.
 
         An adapter that publishes the points to the same server would cause an endless loop: each published
-        point moves the end of the log, so the client calls `persisted`, and `persisted` calls `update`. For
-        such an adapter only every 60th `persisted` calls `update`.
+        point moves the end of the log, so the client calls `persisted`, and `persisted` calls `update`. The
+        store prevents the loop: it calls `update` of such an adapter only at every 60th `persisted`.
         """
 
     def purge(self, sub_id: str | None = None) -> None:
@@ -60,9 +60,10 @@ class BookmarkStore(Protocol):
     """Store of the delivered and discarded messages of each subscription id.
 
     A store serves one client at a time. Threads of the client and of the application call it, so a store
-    needs its own lock. Publishers and sequences are unsigned 64-bit numbers. `sequences` is a numpy array
-    with one number per message. `publishers` is one number for all messages, or an array with one number per
-    message. Sequences of a publisher increase in the order of delivery.
+    needs its own lock. Publishers and sequences are unsigned 64-bit numbers. The parameter `sequences` of
+    the methods is a numpy array with one number per message. The parameter `publishers` is one number for
+    all messages, or an array with one number per message. Sequences of a publisher increase in the order of
+    delivery.
 
     A store may also have `bind_client_name(name)`, which a client calls with its name before it uses the
     store. The method raises `StoreOwnerMismatch` if the store belongs to another client name.
@@ -112,7 +113,7 @@ class BookmarkStore(Protocol):
         """Discard processed messages. Return the number of messages that this call has discarded."""
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        """Record the bookmark of a notice of persisted messages, which the server sends.
+        """Record the bookmark of a `persisted` notice from the server.
 
         All messages of the subscription up to `bookmark` were delivered. The message of `bookmark` itself may
         be one that does not match the filter.

@@ -92,7 +92,7 @@ class ConflatingRecoveryPointAdapter:
         return self.inner.load()
 
     def update(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """Pass `bookmarks` on later, unless a newer point replaces them. Raises `Closed`."""
+        """Keep `bookmarks` for the next update of the wrapped adapter. Raises `Closed`."""
         self.offer(sub_id, lambda _: bookmarks)
 
     def offer(self, sub_id: str, read: Read) -> None:

@@ -39,7 +39,7 @@ class Authenticator(Protocol):
 
 
 class DefaultAuthenticator:
-    """Authenticator that uses the given password of the client or of the URI."""
+    """Authenticator that logs on with the password of the client, or of the URI if that has one."""
 
     def authenticate(self, user: str | None, password: str | None) -> str | None:  # noqa: ARG002
         """Return `password`."""

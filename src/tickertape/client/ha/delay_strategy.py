@@ -97,7 +97,7 @@ class FixedDelayStrategy:
         self._first = True
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """Return the seconds to wait, at most the rest of `give_up_after`. Return None after its end."""
+        """Return the seconds to wait, or None when the time of `give_up_after` is over."""
         delay = self._initial if self._first else self._delay
         self._first = False
         return self._limit.cut(delay, mono)
@@ -147,7 +147,7 @@ class ExponentialDelayStrategy:
         self._delay = min(self._initial, self._maximum)
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """Return the seconds to wait, at most the rest of `give_up_after`. Return None after its end."""
+        """Return the seconds to wait, or None when the time of `give_up_after` is over."""
         delay = self._delay
         self._delay = min(delay * self._factor, self._maximum)
         return self._limit.cut(delay + chance * self._jitter * self._initial, mono)

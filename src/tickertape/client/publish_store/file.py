@@ -273,7 +273,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         return write
 
     def seal(self, stored: Stored) -> None:
-        """Complete the messages that were appended since the previous `seal`: `stored` is their batch."""
+        """Store the messages appended since the previous `seal` as one batch, `stored`."""
         first, last, batch = stored
         gathered = self._gathered
         count = batch.count

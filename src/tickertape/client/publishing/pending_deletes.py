@@ -16,9 +16,10 @@ from tickertape.wire.commands import Deleted, Rejected
 class DeleteResult(NamedTuple):
     """Result of a persisted delete of records.
 
-    A client with a publish store resends a delete after a lost connection. If the server has executed the
-    delete before the loss, and retention has removed it from the log, all counts are None. The client then
-    does not repeat a delete that matches more than 250,000 records, so some of them may be left.
+    A client with a publish store resends a delete after a lost connection. If the server had already
+    executed the delete, and retention has removed this delete from the log, all counts are None. One delete
+    removes at most 250,000 records. With counts of None the client does not delete the rest, so some
+    matching records may be left.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])

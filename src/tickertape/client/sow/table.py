@@ -235,8 +235,8 @@ class TableState:
             if group.pattern and not group.fields and group.topic == self._topic:
                 raise BadTopic(
                     f"Cannot make a table of {self._topic!r}: this SOW stores the records of several topics, "
-                    "and records of different topics can have equal explicit keys. Make a table of the "
-                    f"pattern '^{re.escape(self._topic)}$', whose keys include the topic of the record."
+                    "and records of different topics can have equal explicit keys. Pass the pattern "
+                    f"'^{re.escape(self._topic)}$', so that the keys of the table include the topic."
                 )
 
 

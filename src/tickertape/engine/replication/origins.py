@@ -62,8 +62,8 @@ class Origins:
         number = self._highest + 1
         if number > link_origins_max:
             raise LimitReached(
-                f"Cannot replicate messages of {shown(origin.instance)}: this log has no number for another "
-                f"origin (at most {link_origins_max:,}). Replace its data directory by an empty one."
+                f"Cannot replicate messages of {shown(origin.instance)}: this log already has messages of "
+                f"{link_origins_max:,} other logs, the largest number. Start with an empty data directory."
             )
         record = _record(number, origin)
         self.note(record)

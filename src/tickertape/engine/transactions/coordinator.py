@@ -205,8 +205,8 @@ class TransactionCoordinator:
             return
         if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
             raise BadOption(
-                f"Cannot commit {describe(transaction)}: the name of a transaction without messages must be "
-                f"at most {transaction_empty_number_max:,}. Use a smaller number as name."
+                f"Cannot commit {describe(transaction)}: its name is above {transaction_empty_number_max:,}, "
+                "the highest for a transaction without messages. Use a smaller number as name."
             )
         if self._asked_all >= commits_waiting_max:
             raise LimitReached(
@@ -215,8 +215,8 @@ class TransactionCoordinator:
             )
         if self._asked[session.conn] >= commits_waiting_each_max:
             raise LimitReached(
-                f"Cannot commit: {commits_waiting_each_max} commits of this connection wait for their "
-                "answers, the most that the server permits. Wait for one of these answers."
+                f"Cannot commit: {commits_waiting_each_max} commits of this connection already wait for "
+                "their answers, which is the limit of the server. Wait for one of these answers."
             )
         committing = self._under_way.get(transaction)
         if committing is None:
@@ -227,7 +227,7 @@ class TransactionCoordinator:
         elif committing.parts != command.parts:
             raise TransactionBusy(
                 f"Cannot commit {describe(transaction)}: another commit of this transaction, with other "
-                "parts, is in progress. Commit it again later."
+                "messages, is in progress. Commit it again later."
             )
         committing.waiting.append((session.conn, command.id))
         self._asked[session.conn] += 1

@@ -54,9 +54,9 @@ class TransactionIdCache:
         """Raise `LimitReached` if the publisher would exceed the maximum number of publishers."""
         if publisher not in self._names and len(self._names) >= transaction_publishers_max:
             raise LimitReached(
-                f"Cannot commit: transaction names of {transaction_publishers_max} publishers are "
-                "stored, the most that the server permits, and this publisher is new. Commit under a client "
-                "name that has committed before."
+                f"Cannot commit: the server stores transaction names of at most {transaction_publishers_max} "
+                "publishers, and this publisher is new. Commit under a client name that has committed "
+                "before."
             )
 
     def place(self, publisher: str) -> int:
@@ -141,8 +141,8 @@ class CommittedTransactions:
             self._names.check(transaction.publisher)
         elif key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
             raise LimitReached(
-                f"Cannot commit: {transaction_spaces_max} transaction spaces are stored, the most "
-                "that the server permits, and this space is new. Use one space for all transactions of a "
+                f"Cannot commit: the server stores at most {transaction_spaces_max} transaction spaces, "
+                "and this space is new. Use one space for all transactions of a "
                 "series, such as one Spark query."
             )
 

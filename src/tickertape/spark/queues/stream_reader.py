@@ -90,8 +90,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises `Disconnected`, and the error with which the server ends the subscription."""
         if isinstance(limit, ReadAllAvailable):
             raise UsageError(
-                "Cannot read a queue with trigger(once=True): Spark does not report that its batch is "
-                "committed. Use trigger(availableNow=True)."
+                "Cannot read a queue with trigger(once=True): Spark does not report the commit of the only "
+                "batch. Use trigger(availableNow=True)."
             )
         begin = self._read(start)
         batch = self._batch
@@ -180,8 +180,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queue, taken = written.get("queue"), written.get("taken")
         if queue != self._wanted.queue or type(taken) is not int or taken < 0:
             raise UsageError(
-                f"Cannot continue the query: its checkpoint has the offset {dict(written)}, and the source "
-                f"is the queue {self._wanted.queue!r}. Give the query another checkpointLocation."
+                f"Cannot continue the query: its checkpoint has the offset {dict(written)}, which is not "
+                f"an offset of the queue {self._wanted.queue!r}. Give the query another checkpointLocation."
             )
         return taken
 

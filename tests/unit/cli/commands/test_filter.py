@@ -73,8 +73,8 @@ def test_filter_test_reads_other_message_types() -> None:
 def test_filter_test_refuses_functions_that_need_a_message() -> None:
     result = run("test", "TOPIC_NAME() = 'x' AND USER() = 'y'", stdin=b"{}")
     assert result.stderr == (
-        "tickertape: Cannot test the filter: it uses TOPIC_NAME() and USER(), but a line has only the body "
-        "of a message. Remove the conditions with these functions.\n"
+        "tickertape: Cannot test the filter: it uses TOPIC_NAME() and USER(), and each input line is only "
+        "the body of a message. Remove the conditions with these functions.\n"
     )
     assert result.exit_code == 2
 

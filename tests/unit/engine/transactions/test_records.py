@@ -111,7 +111,7 @@ def test_new_publisher_above_the_limit_is_refused_and_known_ones_continue(
     known = CommittedTransactions()
     commit(known, named("n0", "a"))
     commit(known, named("n0", "b"))
-    with pytest.raises(LimitReached, match="of 2 publishers are stored, the most that the server permits"):
+    with pytest.raises(LimitReached, match="names of at most 2 publishers, and this publisher is new"):
         known.check_room(named("n0", "c"))
     known.check_room(numbered(0, publisher="c"))
     for n in range(1, 9):
@@ -200,7 +200,7 @@ def test_new_space_above_the_limit_is_refused_and_known_ones_continue(
     known = CommittedTransactions()
     commit(known, numbered(1, "a"))
     commit(known, numbered(1, "b"))
-    with pytest.raises(LimitReached, match="2 transaction spaces are stored"):
+    with pytest.raises(LimitReached, match="at most 2 transaction spaces"):
         known.check_room(numbered(1, "c"))
     known.check_room(named("c"))
     commit(known, numbered(2, "a"))

@@ -56,14 +56,14 @@ def test_fields_have_directions_and_kinds_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("order_by", "text"),
     [
-        ("", "Cannot sort by '' at position 0: a field is missing. Use /field [ASC|DESC] [TEXT]."),
-        ("/a, ", "Cannot sort by '/a, ' at position 3: a field is missing. Use /field [ASC|DESC] [TEXT]."),
-        ("a DESC", "Cannot sort by 'a DESC' at position 0: invalid path 'a': a path starts with /"),
-        ("/a,/b[x]", "Cannot sort by '/a,/b[x]' at position 5: invalid path '/b[x]': "),
-        ("/a DOWN", "Cannot sort by '/a DOWN' at position 3: 'DOWN' is not an option. Use /field"),
-        ("/a TEXT DESC", "Cannot sort by '/a TEXT DESC' at position 8: 'DESC' is not an option."),
-        ("/a ASC DESC", "Cannot sort by '/a ASC DESC' at position 7: 'DESC' is not an option."),
-        ("/a ASC TEXT TEXT", "at position 12: 'TEXT' is not an option."),
+        ("", "Cannot sort by '' at character 0: a field is missing. Use /field [ASC|DESC] [TEXT]."),
+        ("/a, ", "Cannot sort by '/a, ' at character 3: a field is missing. Use /field [ASC|DESC] [TEXT]."),
+        ("a DESC", "Cannot sort by 'a DESC' at character 0: invalid path 'a': a path starts with /"),
+        ("/a,/b[x]", "Cannot sort by '/a,/b[x]' at character 5: invalid path '/b[x]': "),
+        ("/a DOWN", "Cannot sort by '/a DOWN' at character 3: 'DOWN' is not an option. Use /field"),
+        ("/a TEXT DESC", "Cannot sort by '/a TEXT DESC' at character 8: 'DESC' is not an option."),
+        ("/a ASC DESC", "Cannot sort by '/a ASC DESC' at character 7: 'DESC' is not an option."),
+        ("/a ASC TEXT TEXT", "at character 12: 'TEXT' is not an option."),
     ],
 )
 def test_invalid_text_is_refused_with_the_position(order_by: str, text: str) -> None:
