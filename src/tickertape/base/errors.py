@@ -284,7 +284,7 @@ class BadBatch(PeerError):
 
 
 class BadLink(PeerError):
-    """Frame of a replication link that is out of order, or whose contents contradict earlier frames."""
+    """Invalid frame of a replication link: its order or its contents contradict earlier frames."""
 
 
 class CorruptBatch(PeerError):

@@ -152,8 +152,8 @@ class StrictDisk:
     def lose(self, path: str) -> None:
         """Remove a file durably, as another program or an operator would.
 
-        A process keeps its lock after the lock file is removed, so the lock rejects other processes. The
-        counter `lock_lost` counts these rejections.
+        A process keeps its lock even if the lock file is removed: the lock still rejects other processes.
+        The counter `lock_lost` counts them.
         """
         self._names.sync(self._unlinked(path))
 

@@ -106,7 +106,7 @@ def check_keys(keys: tuple[str, ...], canonical: tuple[bytes, ...]) -> None:
     size = len("".join(keys).encode("utf-8", "surrogatepass")) + sum(map(len, canonical))
     if size > sow_keys_bytes_max:
         raise BadCommand(
-            f"Cannot select records by keys of {size:,} bytes: they are too long. "
+            f"Cannot select records by keys of {size:,} bytes in total: they are too long. "
             f"Use at most {sow_keys_bytes_max:,} bytes of keys in one command."
         )
 

@@ -84,7 +84,7 @@ class AsyncClient(
         StoreOwnerMismatch: A store belongs to another client name.
         StoreError: A store failed.
         Closed: A store is closed.
-        Forked: In a forked child: every call that needs the connection or a store, except `close`.
+        Forked: Raised in a forked child by all calls that need the connection or a store, except `close`.
 
     Example:
         >>> async with tt.AsyncClient("desk", uri) as client:
@@ -124,10 +124,10 @@ class AsyncClient(
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send all published messages, wait until the server has received them, and disconnect.
 
-        All later calls that need the server raise `Closed`. Concurrent calls of `publish` raise it from the
-        start of `close` on. A cancelled `close` closes the client too. Errors during the close, and the
-        number of messages without an answer, go to the exception listener, not to the caller. A publish store
-        keeps messages that are not persisted. In a forked child the call does nothing.
+        All later calls that need the server raise `Closed`. After the start of `close`, concurrent calls of
+        `publish` also raise `Closed`. A cancelled `close` closes the client too. Errors during the close,
+        and the number of messages without an answer, go to the exception listener, not to the caller. A
+        publish store keeps messages that are not persisted. In a forked child the call does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. `close` cancels handlers that run longer. None: no
@@ -158,10 +158,10 @@ class AsyncClient(
 
         Args:
             handler: A function or coroutine function, called as `handler(client)` once per lost connection,
-                in its own task, one call at a time. The client awaits its result. It may call `connect`. If
-                another connection took over the client name, `connect` raises `NameInUse` in the handler,
-                because the two clients would otherwise disconnect each other for ever. None: no handler (the
-                default of a client).
+                in its own task, one call at a time. The client awaits its result. The handler may call
+                `connect`. If another connection took over the client name, `connect` raises `NameInUse` in
+                the handler, because the two clients would otherwise disconnect each other for ever. None:
+                no handler (the default of a client).
 
         Example:
             >>> client.set_disconnect_handler(lambda client: client.connect())

@@ -200,7 +200,7 @@ def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, .
         )
     for name in ("topic", "bookmark", "filter", "depth", "until_caught_up"):
         if getattr(command, name):
-            raise BadOption(f"Cannot {what} subscriptions: a {what} does not use {name}. Remove it.")
+            raise BadOption(f"Cannot {what} subscriptions: {what} does not use {name}. Remove {name}.")
     sub_ids = command.sub_id
     if isinstance(sub_ids, str) and sub_ids not in running:
         sub_ids = tuple([sub_id.strip() for sub_id in sub_ids.split(",")])

@@ -208,7 +208,7 @@ class StreamBase(ABC):
         if self._request.handled:
             raise UsageError(
                 f"Cannot conflate subscription {self.sub_id!r}: its messages go to on_message. "
-                "Subscribe without on_message, or use the option conflation of the subscription."
+                "Subscribe without on_message, or set the option 'conflation' in the call that subscribes."
             )
         self._buffer.conflate(by)
         return self._buffer.take_superseded()

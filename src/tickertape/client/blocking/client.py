@@ -83,8 +83,8 @@ class Client(
         StoreOwnerMismatch: A store belongs to another client name.
         StoreError: A store failed.
         Closed: A store is closed.
-        Disconnected: With `connect=True`: this and all other errors of the method `connect`.
-        Forked: In a forked child: every call that needs the connection or a store, except `close`.
+        Disconnected: No connection. `connect=True` can raise all errors of the method `connect`.
+        Forked: Raised in a forked child by all calls that need the connection or a store, except `close`.
 
     Example:
         >>> with tt.Client("desk", uri) as client:
@@ -168,10 +168,11 @@ class Client(
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send all published messages, wait until the server has received them, and disconnect.
 
-        All later calls that need the server raise `Closed`. Concurrent calls of `publish` raise it from the
-        start of `close` on. Errors during the close, and the number of messages without an answer, go to the
-        exception listener, not to the caller. A publish store keeps messages that are not persisted. On the
-        receive thread (in a handler) the call does not wait. In a forked child it does nothing.
+        All later calls that need the server raise `Closed`. After the start of `close`, concurrent calls of
+        `publish` also raise `Closed`. Errors during the close, and the number of messages without an
+        answer, go to the exception listener, not to the caller. A publish store keeps messages that are not
+        persisted. On the receive thread (in a handler) the call does not wait. In a forked child it does
+        nothing.
 
         Args:
             timeout: Longest wait in seconds or text. After this time the call returns, even if a handler is

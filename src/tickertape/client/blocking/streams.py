@@ -192,7 +192,7 @@ class MessageStream(StreamBase):
 
         A subscription without a bookmark has nothing to catch up with, so the call returns at once. While the
         call waits, the stream buffers up to 256 MiB of unread messages. A larger replay pauses at this size
-        until another thread reads messages. In AMPS, the acknowledgement `completed` marks the same point.
+        until another thread reads messages.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.

@@ -127,7 +127,7 @@ class ProgressStore(ClosesItself):
             return sum(end - low for low, end in done)
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        """Record the bookmark of a notice of persisted messages (see `BookmarkStore.persisted`)."""
+        """Record the bookmark of a `persisted` notice (see `BookmarkStore.persisted`)."""
         with self._lock:
             progress = self._of(sub_id)
             if progress.is_past(bookmark):
@@ -171,7 +171,7 @@ class ProgressStore(ClosesItself):
             self.adapter.purge(sub_id)  # without the lock, because the adapter may wait to read a point
 
     def close(self) -> None:
-        """Close the store, its adapter and its file. All later calls except `close` raise `Closed`."""
+        """Close the store, its adapter, and its file if any. Later calls except `close` raise `Closed`."""
         if self._closed:
             return
         if self.adapter is not None:

@@ -33,8 +33,8 @@ class ConflatingRecoveryPointAdapter:
         updates: Number of updates after which the adapter passes the points on, even before `seconds` have
             passed. Default 1000.
         on_error: Called as `on_error(exception)` for each exception of `inner.update`. The adapter continues
-            with the next point. Default None: only the attribute `error` has the last exception. Exceptions
-            of the other methods of `inner` go to the caller.
+            with the next point. Default None: no call, but the attribute `error` has the last exception.
+            Exceptions of the other methods of `inner` go to the caller.
 
     Raises:
         BadOption: `seconds` is invalid or 0, or `updates` is below 1.

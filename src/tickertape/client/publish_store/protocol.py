@@ -137,7 +137,8 @@ class LogonNotingPublishStore(PublishStore, Protocol):
         """Whether no server has ever accepted a logon with this store, in this or an earlier process."""
 
     def note_logon(self) -> None:
-        """Record, as durably as a message, that a server accepted a logon. Raises `StoreError`."""
+        """Record that a server accepted a logon. The record is as durable as a message. Raises
+        `StoreError`."""
 
 
 class StoreOptions(ABC):

@@ -34,8 +34,9 @@ def tables_of(sql: str, database: Database) -> list[str]:
         other = folded.setdefault(name.lower(), name)
         if other != name:
             raise BadQuery(
-                f"Cannot run SQL: {shown(other)} and {shown(name)} are one table in SQL, which ignores case. "
-                "Use one spelling, or map another name to one of the topics with tables=."
+                f"Cannot run SQL: {shown(other)} and {shown(name)} are the same table name in SQL, which "
+                "ignores case. If they are one topic, use one spelling. Otherwise map another name to one of "
+                "the topics with tables=."
             )
     return names
 

@@ -190,8 +190,8 @@ class LinkFacts(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if count > most:
                 raise BadOption(
-                    f"Cannot validate a link of server {shown(self.instance)}: the server has {count:,} "
-                    f"{noun}, more than {most:,}. Remove some of them."
+                    f"Cannot validate a replication link of server {shown(self.instance)}: the server has "
+                    f"{count:,} {noun}, more than {most:,}. Remove some of them."
                 )
 
     def known_logs(self) -> Iterator[tuple[str, bytes]]:

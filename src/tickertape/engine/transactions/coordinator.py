@@ -165,7 +165,9 @@ class TransactionCoordinator:
 
     def _stage(self, session: Session, command: Stage, batch: MessageBatch | None) -> None:
         if batch is None:
-            raise BadOption("Cannot stage: the command has no batch. Send a batch with each stage command.")
+            raise BadOption(
+                "Cannot stage messages: the command has no batch. Send a batch with each stage command."
+            )
         size = len(command.part.encode())
         if size > transaction_name_bytes_max:
             raise BadOption(
@@ -175,7 +177,7 @@ class TransactionCoordinator:
         self._checks.check_staged(batch)
         if QUEUE_TOPIC in batch.topics:
             raise BadTopic(
-                "Cannot stage queue acknowledgements: a transaction does not include them. Send them "
+                "Cannot stage queue acknowledgements: transactions contain only messages. Send them "
                 "separately."
             )
         self._check_free(command.transaction)

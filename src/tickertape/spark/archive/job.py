@@ -253,8 +253,8 @@ def whole(parts: Sequence[tuple[int, int, str]]) -> tuple[int, int, list[Added]]
     for first, after, encoded in ordered:
         if first != end:
             raise ArchiveFailed(
-                f"Cannot archive positions from {first}: the previous task ended before position {end}. "
-                "Report the defect."
+                f"Cannot archive positions from {first}: the previous task archived only up to position "
+                f"{end}. Report the defect."
             )
         files += _FILES.decode(encoded)
         end = after

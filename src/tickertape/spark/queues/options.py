@@ -84,7 +84,7 @@ def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> Queu
     if query is Query.BATCH:
         raise BadOption(
             "Cannot read a queue as a batch: its messages are leased. Use spark.readStream with "
-            "trigger(availableNow=True), or read its underlying topic with option topic."
+            "trigger(availableNow=True), or set option 'topic' to the underlying topic of the queue."
         )
     refused = {
         name: f"Cannot use option {name} with option queue. Leave one of them out." for name in _OF_THE_LOG

@@ -41,7 +41,7 @@ def check_journal(offset: Offset, journal: str) -> None:
     if offset.journal != journal:
         raise WrongJournal(
             f"Cannot continue the query: its checkpoint is at position {offset.position} of the log "
-            f"{offset.journal!r}, but the server has the log {journal!r}. Set option servers to a server "
-            "that has the log of the checkpoint, or start with another checkpointLocation and a "
-            f"startingBookmark or startingTimestamp of log {journal!r}."
+            f"{offset.journal!r}, but the server has the log {journal!r}. Set option "
+            "'servers' to a server with the log of the checkpoint, or start with another checkpointLocation "
+            "and a start point for this log (option 'startingBookmark' or 'startingTimestamp')."
         )

@@ -186,7 +186,7 @@ def test_table_with_a_schema_is_refused() -> None:
 
 
 def test_names_that_differ_only_in_case_are_refused() -> None:
-    with pytest.raises(BadQuery, match="'Positions' and 'positions' are one table in SQL"):
+    with pytest.raises(BadQuery, match="'Positions' and 'positions' are the same table name in SQL"):
         SqlQuery("from Positions, positions")
 
 

@@ -441,7 +441,7 @@ def test_invalid_patterns_of_a_server_are_refused() -> None:
     ids=["rules", "patterns", "links", "rules of a link", "tables", "patterns of tables"],
 )
 def test_facts_above_the_limits_of_a_server_are_refused(destination: LinkFacts, excess: str) -> None:
-    text = f"Cannot validate a link of server 'b': the server has {excess}. Remove some of them."
+    text = f"Cannot validate a replication link of server 'b': the server has {excess}. Remove some of them."
     for source, other in ((facts("a", "b"), destination), (destination, facts("a", "b"))):
         with pytest.raises(BadOption) as caught:
             mismatches(source, other)

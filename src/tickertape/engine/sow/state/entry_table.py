@@ -44,7 +44,7 @@ class HashMixer:
     def __init__(self, secret: bytes) -> None:
         if len(secret) < 16:
             raise ValueError(
-                "Cannot create a key table: the secret is too short. Use at least 16 random bytes."
+                "Cannot create an index of keys: its hash secret is too short. Use at least 16 random bytes."
             )
         digest = blake2b(secret, digest_size=24).digest()
         first, second, third = (int.from_bytes(digest[at : at + 8], "little") for at in (0, 8, 16))
