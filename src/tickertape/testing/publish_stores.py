@@ -56,7 +56,8 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
             it releases locks and files as the operating system would, and writes nothing. Use
             `lambda store: None` for a store that can be opened twice in a process. The check then requires
             that the reopened store has every message that was not discarded. It may also still have messages
-            that were discarded. Default None: no kill, so a store that writes only in `close` passes.
+            that were discarded. Default None: the check does not kill the store. A store that writes only
+            in `close` then passes the check.
 
     Example:
         >>> check_publish_store(lambda: tt.MemoryPublishStore("64KB"))

@@ -132,8 +132,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or `topic` is the name of a SOW with `pattern` and explicit keys. Its records belong to several
-            topics, and records of different topics can have equal keys. Then pass the name as a pattern
+            Or the server configures the SOW `topic` with the key `pattern` and without key fields. Such a
+            SOW has records of several topics, which can have equal keys. Pass its name as a pattern
             (`"^settings$"` instead of `"settings"`). The keys of such a table are pairs of topic and
             `sow_key`.
         BadFilter: The filter is invalid.

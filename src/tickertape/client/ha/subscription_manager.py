@@ -54,8 +54,8 @@ class SubscriptionManager(Protocol):
     """
 
     def subscribed(self, subscription: StoredSubscription) -> None:
-        """Record a subscription, and drop an earlier one with the same id. Also called for each restored
-        one."""
+        """Record a subscription, and drop an earlier one with the same id. The client also calls it for
+        each subscription of `stored` that it restores."""
 
     def unsubscribed(self, sub_id: str) -> None:
         """Record the final end of a subscription: unsubscribed, complete or refused.

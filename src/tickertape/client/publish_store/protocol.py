@@ -95,7 +95,7 @@ class AppendingPublishStore(PublishStore, Protocol):
         correlation_id: str = "",
         key: str = "",
     ) -> None:
-        """Store one message of the next batch before the call returns.
+        """Store one message of the next batch. When the call returns, the message is stored.
 
         `expiration_ms` is the lifetime in milliseconds, 0 for none. An empty text means no value. If
         `publish` fails after this call, the next message has the same `sequence` and replaces this one.

@@ -18,8 +18,8 @@ class DeleteResult(NamedTuple):
 
     A client with a publish store resends a delete after a lost connection. If the server had already
     executed the delete, and retention has removed this delete from the log, all counts are None. One delete
-    removes at most 250,000 records. For more records the client repeats a delete, but not with counts of
-    None. Then some matching records may be left.
+    removes at most 250,000 records, and the client sends further deletes for the rest. After a result
+    without counts it sends none, so some matching records may be left.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
