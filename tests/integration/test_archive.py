@@ -204,7 +204,7 @@ def test_gap_between_archive_and_log_raises_bookmark_expired(tmp_path: Path) -> 
         with pytest.raises(tt.BookmarkExpired, match="has no table yet"):
             client.replay("a", everything[0][2])
         ArchiveWriter(tmp_path / "archive", journal).commit([], 60)
-        gap = r"has positions 0 to below 60, and the log begins at position \d+, with "
+        gap = r"has positions 0 to 60 \(exclusive\), and the log begins at position \d+, with "
         for start in (tt.EPOCH, everything[0][2]):
             with pytest.raises(tt.BookmarkExpired, match=gap) as expired:
                 client.replay("a", start)

@@ -217,8 +217,8 @@ class ArchiveReader:
         coverage = manifest.coverage
         if not coverage.begin <= begin <= end <= coverage.end:
             raise ArchiveFailed(
-                f"Cannot read positions {begin} to below {end} of archive {self.store.location!r}: it has "
-                f"{coverage}. Use positions in this range."
+                f"Cannot read positions {begin} to {end} (exclusive) of archive {self.store.location!r}: it "
+                f"has {coverage}. Use positions in this range."
             )
         return manifest
 

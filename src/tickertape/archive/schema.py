@@ -52,7 +52,7 @@ class Coverage(NamedTuple):
 
     def __str__(self) -> str:
         which = f" of the topics {self.topics!r}" if self.topics else ""
-        return f"positions {self.begin} to below {self.end}{which}"
+        return f"positions {self.begin} to {self.end} (exclusive){which}"
 
 
 def arrow_schema() -> pa.Schema:

@@ -137,8 +137,8 @@ class _Time:
 class VirtualLoop(asyncio.BaseEventLoop):
     """Event loop without waiting: if nothing is ready, its clock advances to the next timer.
 
-    The loop has no sockets, processes or threads. They need real time, during which the clock would skip to
-    the next timeout. The loop methods for them (such as `create_connection` and `run_in_executor`) raise
+    The loop has no sockets, processes or threads, because the clock would skip to the next timeout while
+    they work. The loop methods for them (such as `create_connection` and `run_in_executor`) raise
     `NotImplementedError`. A subclass can implement these methods.
 
     Ready callbacks run in the order in which they became ready, so a run is deterministic. If nothing is

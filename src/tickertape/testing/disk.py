@@ -153,15 +153,16 @@ class StrictDisk:
         """Remove a file durably, as another program or an operator would.
 
         A process keeps its lock even if the lock file is removed: the lock still rejects other processes.
-        The counter `lock_lost` counts them.
+        The counter `lock_lost` counts the rejected processes.
         """
         self._names.sync(self._unlinked(path))
 
     def harm(self, path: str, how: str, start: int = 0, stop: int = 1 << 62) -> None:
         """Damage a file, synced or not. `counts` has the number of reads of damaged bytes.
 
-        `how`: the file reads as `zeros`, is `empty`, or the bytes from `start` to `stop` (exclusive)
-        are `unreadable` until one write covers all of them. Raises `ValueError` for another `how`.
+        `how` is `zeros` (the file has only zeros), `empty` (the file has no bytes), or `unreadable`: reads
+        of the bytes from `start` to `stop` (exclusive) fail until one write covers all these bytes. Raises
+        `ValueError` for another `how`.
         """
         if how not in HARMS:
             raise ValueError(not_one_of("Unknown damage", how, HARMS))

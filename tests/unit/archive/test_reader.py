@@ -167,7 +167,7 @@ def test_range_outside_the_coverage_is_refused(tmp_path: Path) -> None:
     log = random_log(Random(1), 10, first=50)
     archive = archived(tmp_path, log)
     for begin, end in ((0, 60), (50, end_of(log) + 1)):
-        with pytest.raises(ArchiveFailed, match=f"has positions 50 to below {end_of(log)}"):
+        with pytest.raises(ArchiveFailed, match=f"has positions 50 to {end_of(log)} "):
             archive.scan(begin, end)
 
 
@@ -309,7 +309,7 @@ def test_deleted_table_raises_archive_failed_until_restored(tmp_path: Path) -> N
     log = random_log(Random(1), 10)
     archive = archived(tmp_path / "table", log)
     (tmp_path / "table").rename(tmp_path / "unmounted")
-    with pytest.raises(ArchiveFailed, match=r"the table was deleted\. It had positions 0 to below"):
+    with pytest.raises(ArchiveFailed, match=r"the table was deleted\. It had positions 0 to "):
         archive.refresh()
     (tmp_path / "unmounted").rename(tmp_path / "table")
     assert archive.refresh() is not None

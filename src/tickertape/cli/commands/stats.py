@@ -96,7 +96,7 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     reason = f" ({safe_whole(report.reason)})" if report.reason else ""
     state = f"{report.state}{reason}, up {number(report.uptime_seconds)} s"
     yield "server", f"{safe(report.instance)}, version {report.version}, process {report.pid}, {state}"
-    positions = f"positions {journal.first_position} to below {journal.persisted_end}"
+    positions = f"positions {journal.first_position} to {journal.persisted_end} (exclusive)"
     files = f"{counted(journal.segments, 'segment')}, {counted(journal.bytes, 'byte')}"
     full = ", NO SPACE FOR THE NEXT SEGMENT" if journal.full else ""
     yield "log", f"{positions}, {files}, {counted(journal.publishers, 'publisher')}{full}"

@@ -136,4 +136,4 @@ def _echo(plan: PrunePlan, coverage: Coverage, directory: str, location: str, *,
         click.echo(f"archived but kept: {counted(plan.archived - count, 'segment')}, by {plan.kept_by}")
     elif not plan.archived and coverage.begin > plan.first_position:
         click.echo(f"the log starts at position {plan.first_position}, before the start of this archive")
-    click.echo(f"the log in {directory} has positions {_begin(plan)} to below {plan.end_position}")
+    click.echo(f"the log in {directory} has positions {_begin(plan)} to {plan.end_position} (exclusive)")

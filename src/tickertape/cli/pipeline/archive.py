@@ -134,7 +134,7 @@ def archive(
     click.echo(f"archived {size}, {counted(report.files, 'file')}, {counted(report.commits, 'commit')}")
     if compacting:
         echo_compacted(report.compacted)
-    click.echo(f"{location} has positions {report.begin} to below {report.end}")
+    click.echo(f"{location} has positions {report.begin} to {report.end} (exclusive)")
 
 
 def _show_commit(report: ArchiveJobReport) -> None:

@@ -129,7 +129,7 @@ def _print(report: AuditReport) -> None:
     width = None if sys.stdout.isatty() else _PIPE_CHARACTERS
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False, width=width)
     for log in report.logs:
-        console.print(f"{log.name}: journal {log.journal}, positions {log.start} to below {log.end}")
+        console.print(f"{log.name}: journal {log.journal}, positions {log.start} to {log.end} (exclusive)")
     _print_publishers(console, report)
     if report.findings:
         columns = ("publisher", "what", "first", "last", "count", "position")

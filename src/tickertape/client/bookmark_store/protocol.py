@@ -44,8 +44,8 @@ class RecoveryPointAdapter(Protocol):
         exception of `update` goes to the caller of the store, except in `close`.
 
         An adapter that publishes the points to the same server would cause an endless loop: each published
-        point moves the end of the log, so the client calls `persisted`, and `persisted` calls `update`. To
-        prevent the loop, only every 60th `persisted` calls `update` of such an adapter.
+        point moves the end of the log, so the client calls `persisted`, and `persisted` calls `update`. So
+        for such an adapter the store skips `update` in 59 of 60 calls of `persisted`.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

@@ -60,8 +60,8 @@ class SubscriptionManager(Protocol):
     def unsubscribed(self, sub_id: str) -> None:
         """Record the final end of a subscription: unsubscribed, complete or refused.
 
-        Not called when the client closes. Not called either when another subscription with a handler replaces
-        it under the same id.
+        The client does not call it when it closes, or when a new subscription with the same id and a
+        handler replaces this one.
         """
 
     def stored(self) -> Sequence[StoredSubscription]:

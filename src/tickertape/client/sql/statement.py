@@ -35,8 +35,8 @@ def tables_of(sql: str, database: Database) -> list[str]:
         if other != name:
             raise BadQuery(
                 f"Cannot run SQL: {shown(other)} and {shown(name)} are the same table name in SQL, which "
-                "ignores case. If they are one topic, use one spelling. Otherwise map another name to one of "
-                "the topics with tables=."
+                "ignores case. If they are one topic, use one spelling. Otherwise give one of the topics "
+                "another name with the parameter `tables`."
             )
     return names
 

@@ -333,7 +333,7 @@ def locate(reader: SnapshotReader, position: int) -> Location | Absent:
     """Return the location of the message at `position`."""
     view = reader.view
     if position >= view.end_position:
-        held = f"the log has positions {view.first_position} to below {view.end_position}"
+        held = f"the log has positions {view.first_position} to {view.end_position} (exclusive)"
         return Absent(f"position {position} is after the last message: {held}")
     if position < view.first_position:
         removed = f". {view.retired}" if view.retired is not None else ""

@@ -54,4 +54,4 @@ class ArchiveTier:
         if begin is None:
             return f"the archive {self.where!r}{' has no table yet' if self.known else ''}"
         which = f" of the topics {topics!r}" if topics else ""
-        return f"the archive {self.where!r} has positions {begin} to below {end}{which}"
+        return f"the archive {self.where!r} has positions {begin} to {end} (exclusive){which}"

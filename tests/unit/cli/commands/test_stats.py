@@ -44,7 +44,7 @@ def test_stats_summarises_queues_when_present(
     lines_shown = CliRunner().invoke(cli, ["stats"]).stdout.splitlines()
     assert [line for line in lines_shown if line.startswith("queues")] == lines
     (log,) = (line for line in lines_shown if line.startswith("log "))
-    assert " to below " in log
+    assert " (exclusive)" in log
 
 
 def test_stats_positions_have_the_form_that_journal_find_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_stats_positions_have_the_form_that_journal_find_takes(monkeypatch: pyte
     journal = msgspec.structs.replace(idle.journal, first_position=1_198_220, persisted_end=1_250_019)
     report = msgspec.structs.replace(idle, journal=journal)
     monkeypatch.setattr(stats, "stats_of", lambda _: (b"", report))
-    assert "positions 1198220 to below 1250019, " in CliRunner().invoke(cli, ["stats"]).stdout
+    assert "positions 1198220 to 1250019 (exclusive), " in CliRunner().invoke(cli, ["stats"]).stdout
 
 
 def test_stats_separates_the_longest_label_from_the_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -322,7 +322,7 @@ def test_find_without_a_match_prints_the_reason(log: Log) -> None:
         (f"7|{max(mine) + 1}|", f"highest sequence of this publisher in the log is {max(mine)}"),
         (f"7|{gap + 1}|", f"a gap: the publisher went from sequence {gap} to {after}"),
         ("9|1|", "no message of publisher 9"),
-        (str(len(log.sent)), "is after the last message: the log has positions 0 to below "),
+        (str(len(log.sent)), "is after the last message: the log has positions 0 to "),
         ("20991231T000000", "is after the last message, which has the timestamp "),
     ):
         result = run("find", log.directory, point)

@@ -258,7 +258,10 @@ def test_gap_between_archive_and_log_is_reported_as_expired_bookmark(tmp_path: P
     for start in ("0", scene.mark(3), format_timestamp(1_000)):
         peer, answer = scene.ask(start)
         assert answer.code == "bookmark_expired"
-        assert f"has positions 0 to below {end}, and the log begins at position {scene.first}" in answer.text
+        assert (
+            f"has positions 0 to {end} (exclusive), and the log begins at position {scene.first}"
+            in answer.text
+        )
         assert peer.heard["s"] == []
     peer, answer = scene.ask(scene.mark(scene.first))
     assert answer.code == ""

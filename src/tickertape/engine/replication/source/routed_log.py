@@ -173,8 +173,8 @@ class RoutedLog:
             origin = self._log.origins[number]
         except KeyError:
             raise JournalCorrupt(
-                f"Cannot replicate the log: position {self._next:,} refers to origin {number}, and no "
-                f"record before it defines this origin. Run 'tickertape journal verify'."
+                f"Cannot replicate the log: the messages at position {self._next:,} have origin {number}, "
+                f"which no earlier record defines. Run 'tickertape journal verify'."
             ) from None
         return RunOrigin(origin.group, origin.path)
 

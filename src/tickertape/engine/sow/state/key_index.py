@@ -304,7 +304,7 @@ class KeyTable:
     def _require(self, slots: Int64s, state: int, action: str) -> None:
         """Raise `ValueError` unless all slots have this state."""
         if len(slots) and (slots.min() < 0 or (self._states[: self._slots].take(slots) != state).any()):
-            raise ValueError(f"Cannot {action} keys: a slot has another state. Report the defect.")
+            raise ValueError(f"Cannot {action} keys: the index of keys is damaged. Report the defect.")
 
     def _take_slots(self, count: int) -> Int64s:
         """Return released slots, the last one first, and new slots if these do not suffice."""
