@@ -56,8 +56,7 @@ def deletes_in_log(server: RunningServer) -> int:
     return sum(stored.topic == "$sow" for stored in read_log(server.data))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kind", ["memory", "file"])
+@pytest.mark.parametrize("kind", ["memory", pytest.param("file", marks=pytest.mark.full)])
 def test_waiting_delete_of_an_ha_client_happens_once_after_a_kill(
     front: Front, server: RunningServer, kind: str, tmp_path: Path
 ) -> None:

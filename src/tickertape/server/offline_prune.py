@@ -144,7 +144,8 @@ class OfflinePrune:
             raise ArchiveFailed(
                 f"Cannot prune: archive {self.archive.place.location!r} and the log differ at positions "
                 f"{begin} to {end} (exclusive) ({theirs.messages:,} messages in the archive, "
-                f"{ours.messages:,} in the log). Nothing was removed. Run `tickertape pipeline audit` to list the differences."
+                f"{ours.messages:,} in the log). Nothing was removed. Run `tickertape pipeline audit` to "
+                "list the differences."
             )
 
     def remove(self, plan: PrunePlan) -> None:
