@@ -240,7 +240,7 @@ SOW_INTAKE_MUTATIONS: Final = (
         "engine/sow/state/delete_rows.py",
         "if self.removed.any() else self\n",
         "if self.removed.all() else self\n",
-        (_DELETES,),
+        ("unit/engine/sow/state/test_delete.py",),
         promise="invariant 1",
         tier="unit",
     ),

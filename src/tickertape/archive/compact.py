@@ -131,7 +131,7 @@ def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | N
         if sum(file.rows for file in added) != rows:
             raise ArchiveFailed(
                 f"Cannot compact {archive.place.location!r}: {len(run)} files, the first of them "
-                f"{run[0].path!r}, do not hold the {rows:,} rows recorded in the table. These files were not "
+                f"{run[0].path!r}, do not have {rows:,} rows, as the Delta table says. These files were not "
                 "changed. Restore them from a copy."
             )
         if _replace(archive, run, added):

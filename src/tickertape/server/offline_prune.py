@@ -227,9 +227,9 @@ class OfflinePrune:
             else:
                 if not read_all(self._disk, is_present(self._view, manifest)):
                     raise JournalCorrupt(
-                        "Cannot prune: the log does not have the commit at which the checkpoint of SOW topic "
-                        f"{shown(manifest.topic)} ends. Nothing was removed. Restore journal/ and sow/ from "
-                        f"one backup. {_FORGET}"
+                        f"Cannot prune: the checkpoint of SOW topic {shown(manifest.topic)} ends with a "
+                        "commit that the log does not have. Nothing was removed. Restore journal/ and sow/ "
+                        f"from one backup. {_FORGET}"
                     )
                 pins.append(RetentionPin(manifest.start, f"SOW topic {shown(manifest.topic)}"))
                 self._manifests[manifest.topic] = retired_manifest(manifest, state.checksum)

@@ -114,8 +114,8 @@ def in_common(here: OpenedLog, there: OpenedLog) -> tuple[OpenedLog, OpenedLog]:
     start, end = max(here.start, there.start), min(here.end, there.end)
     if start >= end and (here.start < here.end or there.start < there.end):
         raise BadOption(
-            f"Cannot compare {here.name!r} with positions {here.start} to {here.end} (exclusive) and "
-            f"{there.name!r} with positions {there.start} to {there.end} (exclusive): no position is common. "
+            f"Cannot compare {here.name!r} and {there.name!r}: they have no common positions. The first has "
+            f"positions {here.start} to {here.end} (exclusive), the second {there.start} to {there.end}. "
             "Use two logs that overlap."
         )
     return here.within(start, end), there.within(start, end)

@@ -52,8 +52,8 @@ class AsyncClient(
 
     It has the methods of `Client`. Await all of them, except `transaction`, `unpersisted_count` and the
     methods that set, add or remove a handler, listener, store or option. The examples of shared methods show
-    the blocking `Client`. A call can be cancelled at any time: the client stays usable, and the answer to the
-    cancelled call is dropped. Only a cancelled `close` closes the client.
+    the blocking `Client`. A call can be cancelled at any time: the client stays usable, and the answer to
+    the cancelled call is dropped. The exception is `close`: it closes the client also when it is cancelled.
 
     `async with` connects the client, and closes it at the end of the block. Or await `connect` and `close`.
     The client belongs to the event loop on which it connected. It does not reconnect automatically. Await

@@ -147,8 +147,8 @@ class ClientFrontend(StrictAttributes):
         Fewer acknowledgements reduce the cost for a publisher of large batches (`publish_batch`). They do not
         help `publish`. Without an interval, `publish` collects messages into larger frames while the client
         waits for an acknowledgement. With an interval, the client sends messages in small frames, as soon as
-        earlier frames are written. A publish store keeps messages for up to one interval longer. If the
-        store is full, and for `publish_flush`, the server acknowledges before the end of the interval.
+        earlier frames are written. A publish store keeps messages for up to one interval longer. The server
+        acknowledges earlier if the store is full or `publish_flush` waits.
 
         Args:
             interval: Seconds or text (`"100ms"`), 1 ms to one day. None: one acknowledgement per group commit

@@ -132,8 +132,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or the server configures the SOW `topic` with the key `pattern` and without key fields. Such a
-            SOW has records of several topics, which can have equal keys. Pass its name as a pattern
+            Or the records of the SOW belong to several topics (option `pattern` in the configuration of the
+            server) and have explicit keys, which can then be equal. Pass the name as a pattern
             (`"^settings$"` instead of `"settings"`). The keys of such a table are pairs of topic and
             `sow_key`.
         BadFilter: The filter is invalid.

@@ -171,7 +171,7 @@ class ProgressStore(ClosesItself):
             self.adapter.purge(sub_id)  # without the lock, because the adapter may wait to read a point
 
     def close(self) -> None:
-        """Close the store, its adapter, and its file if any. Later calls except `close` raise `Closed`."""
+        """Close the store and its adapter. Later calls except `close` raise `Closed`."""
         if self._closed:
             return
         if self.adapter is not None:

@@ -60,8 +60,8 @@ class SubscriptionManager(Protocol):
     def unsubscribed(self, sub_id: str) -> None:
         """Record the final end of a subscription: unsubscribed, complete or refused.
 
-        The client does not call it when it closes, or when a new subscription with the same id and a
-        handler replaces this one.
+        It is not called when the client closes, or when a new subscription with a handler replaces this one
+        under its id.
         """
 
     def stored(self) -> Sequence[StoredSubscription]:

@@ -17,9 +17,9 @@ class DeleteResult(NamedTuple):
     """Result of a persisted delete of records.
 
     A client with a publish store resends a delete after a lost connection. If the server had already
-    executed the delete, and retention has removed this delete from the log, all counts are None. One delete
-    removes at most 250,000 records, and the client sends further deletes for the rest. After a result
-    without counts it sends none, so some matching records may be left.
+    executed the delete, and retention has removed this delete from the log, all counts are None. Above
+    250,000 matching records, the client sends several deletes. It sends no further ones if the counts are
+    None, so some matching records may be left.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])

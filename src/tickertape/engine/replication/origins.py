@@ -63,7 +63,7 @@ class Origins:
         if number > link_origins_max:
             raise LimitReached(
                 f"Cannot replicate messages of {shown(origin.instance)}: this log already has messages of "
-                f"{link_origins_max:,} other logs, the largest number. Start with an empty data directory."
+                f"{link_origins_max:,} other logs, which is the limit. Start with an empty data directory."
             )
         record = _record(number, origin)
         self.note(record)

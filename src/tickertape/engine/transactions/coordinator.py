@@ -207,8 +207,8 @@ class TransactionCoordinator:
             return
         if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
             raise BadOption(
-                f"Cannot commit {describe(transaction)}: its name is above {transaction_empty_number_max:,}, "
-                "the highest for a transaction without messages. Use a smaller number as name."
+                f"Cannot commit {describe(transaction)}: without messages, its name must be a number "
+                f"up to {transaction_empty_number_max:,}. Use a smaller number."
             )
         if self._asked_all >= commits_waiting_max:
             raise LimitReached(

@@ -141,8 +141,8 @@ class CommittedTransactions:
             self._names.check(transaction.publisher)
         elif key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
             raise LimitReached(
-                f"Cannot commit: the server stores at most {transaction_spaces_max} transaction spaces, "
-                "and this space is new. Use one space for all transactions of a "
+                "Cannot commit: the `space` of this transaction is new, and the server stores at most "
+                f"{transaction_spaces_max} values of `space`. Use one value for all transactions of a "
                 "series, such as one Spark query."
             )
 

@@ -98,7 +98,7 @@ def _check_columns(schema: StructType, topic: str | None) -> None:
         if unknown:
             what = f"column {unknown[0]!r} is not part of a message.{did_you_mean(unknown[0], COLUMNS)}"
         raise UsageError(
-            f"Cannot write these rows: {what} Use column data (the body) and optionally "
+            f"Cannot write these rows: {what} Use column 'data' (the body) and optionally "
             f"{', '.join(list(COLUMNS)[1:])}. Build a body from several columns with to_json(struct(...)) AS "
             "data."
         )

@@ -132,7 +132,7 @@ def read_servers(options: Mapping[str, str]) -> tuple[str, ...]:
     servers = tuple(uri for uri in map(str.strip, options.get("servers", "").split(",")) if uri)
     if not servers:
         raise BadOption(
-            "Cannot connect without option servers. Set one or more servers, comma-separated, such as "
+            "Cannot connect without option 'servers'. Set one or more servers, comma-separated, such as "
             "tcp://127.0.0.1:9007."
         )
     return tuple(server_text(uri, options) for uri in servers)
@@ -147,7 +147,8 @@ def _topic(options: Mapping[str, str]) -> str:
         return pattern if is_pattern(pattern) else f"({pattern})"
     if not topic:
         raise BadOption(
-            "Cannot read without option topic. Set it to the name of a persistent topic, or set topicPattern."
+            "Cannot read without option 'topic'. Set it to the name of a persistent topic, or set "
+            "topicPattern."
         )
     if is_pattern(topic):
         raise BadTopic(f"Invalid option topic {topic!r}: it is a pattern. Use option topicPattern.")

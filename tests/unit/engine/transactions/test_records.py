@@ -200,7 +200,7 @@ def test_new_space_above_the_limit_is_refused_and_known_ones_continue(
     known = CommittedTransactions()
     commit(known, numbered(1, "a"))
     commit(known, numbered(1, "b"))
-    with pytest.raises(LimitReached, match="at most 2 transaction spaces"):
+    with pytest.raises(LimitReached, match="at most 2 values of `space`"):
         known.check_room(numbered(1, "c"))
     known.check_room(named("c"))
     commit(known, numbered(2, "a"))

@@ -92,10 +92,10 @@ def test_unknown_option_is_refused_with_the_valid_ones() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"servers": " , "}, BadOption, "without option servers"),
+        ({"servers": " , "}, BadOption, "without option 'servers'"),
         ({"servers": "127.0.0.1:9007"}, BadOption, "Invalid server address"),
         ({"servers": "tcp://a:1,tcp://b"}, BadOption, "Invalid server address"),
-        ({"topic": ""}, BadOption, "without option topic"),
+        ({"topic": ""}, BadOption, "without option 'topic'"),
         ({"topic": "flights/.*"}, BadTopic, "Use option topicPattern"),
         ({"topicPattern": "a"}, BadOption, "topic and topicPattern exclude each other"),
         ({"filter": " "}, BadOption, "filter is empty"),
@@ -130,7 +130,7 @@ def test_invalid_option_is_refused_in_one_line_with_the_name(
 
 @pytest.mark.parametrize("name", ["servers", "topic"])
 def test_servers_and_topic_are_required(name: str) -> None:
-    with pytest.raises(BadOption, match=f"without option {name}"):
+    with pytest.raises(BadOption, match=f"without option {name!r}"):
         read_options({key: value for key, value in NEEDED.items() if key != name})
 
 

@@ -164,8 +164,8 @@ class FrameCutter:
                 continue
             if decode_head(body).log not in (b"", self._log):
                 raise JournalCorrupt(
-                    f"Cannot replicate the control record {batch.bookmark(row)}: it belongs to another log, "
-                    "which its run does not name as origin. Report the defect."
+                    f"Cannot replicate the control record {batch.bookmark(row)}: its field `log` "
+                    "names another log than its origin. Report the defect."
                 )
 
     def _introduce(self, numbers: AnyArray) -> tuple[int, tuple[LinkOrigin, ...]]:

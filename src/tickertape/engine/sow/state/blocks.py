@@ -194,8 +194,8 @@ class BodyBlocks:
         number = self._next
         if number >= BLOCKS_END:
             raise LimitReached(
-                f"Cannot store more records: the server has made {BLOCKS_END:,} memory blocks since its "
-                "start, the most that it can number. Restart the server."
+                f"Cannot store more records: the server has used up its {BLOCKS_END:,} numbers of memory "
+                "blocks since its start. Restart the server."
             )
         buffer = np.empty(capacity, I1).data
         row = self._count

@@ -104,8 +104,8 @@ class ChangeLog:
         """
         if position < self._end:
             raise ValueError(
-                f"Cannot scan the state at position {position}: changes up to {self._end} are applied. "
-                "Scan only between commits."
+                f"Cannot scan the state as of position {position}: it already has the changes up to "
+                f"{self._end}. Scan only between commits."
             )
         scan = self._next_scan
         self._next_scan += 1
