@@ -130,8 +130,8 @@ def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | N
         rows = sum(file.rows for file in run)
         if sum(file.rows for file in added) != rows:
             raise ArchiveFailed(
-                f"Cannot compact {archive.place.location!r}: {len(run)} files, the first of them "
-                f"{run[0].path!r}, do not have {rows:,} rows, as the Delta table says. These files were not "
+                f"Cannot compact {archive.place.location!r}: the Delta Lake table says that {len(run)} files "
+                f"from {run[0].path!r} on have {rows:,} rows, but they have not. These files were not "
                 "changed. Restore them from a copy."
             )
         if _replace(archive, run, added):

@@ -95,7 +95,7 @@ class BadSowKey(UsageError, ValueError):
 
 
 class BadOrderBy(UsageError, ValueError):
-    """Query with an invalid sort order, or with a sort field that messages of this type cannot have."""
+    """Invalid sort order of a query, or a sort field that the message type does not support."""
 
 
 class BadQuery(UsageError, ValueError):
@@ -373,7 +373,7 @@ class JournalFull(JournalError):
 
 
 class ArchiveFailed(TickertapeError):
-    """Archive that cannot be read or extended, or a Delta table that does not hold the expected archive."""
+    """Archive that cannot be read or extended, or Delta Lake table that is not the expected archive."""
 
     def __init__(self, message: str = "", *, missing: bool = False) -> None:
         super().__init__(message)

@@ -24,8 +24,8 @@ def check_server_chooser(make: Callable[[], ServerChooser]) -> None:
     """Check a server chooser. Raise `AssertionError` with the first violated requirement.
 
     The check does not cover the order of servers. It accepts a chooser that runs out of servers, or that
-    stays on a failing server, which may be its only one. Write a test of your own for the order, which calls
-    `report_failure`.
+    stays on a failing server, which may be its only one. To test the order, call `report_failure` in a test
+    of your own.
 
     Args:
         make: Returns a new chooser with at least one server.

@@ -82,7 +82,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         await self._driver.connect(self._driver.seconds(timeout))
 
     async def disconnect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Close the client, exactly as `close` does. `disconnect` is the name that AMPS uses.
+        """Close the client: another name of `close`.
 
         Args:
             timeout: Longest wait, as in `close`. Default: the timeout of the client.
@@ -121,9 +121,9 @@ class AsyncHAClient(HAFrontend, AsyncClient):
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send all published messages, wait until the server has received them, and disconnect permanently.
 
-        A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
-        A cancelled `close` closes the client too. Errors during the close go to the exception listener, not
-        to the caller. In a forked child the call does nothing.
+        If the client has no connection at the call, it sends nothing: a publish store on disk keeps the
+        messages for the next process. A cancelled `close` closes the client too. Errors during the close go
+        to the exception listener, not to the caller. In a forked child the call does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. `close` cancels handlers that run longer. None: no

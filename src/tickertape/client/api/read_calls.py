@@ -108,7 +108,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
                 (default 1). The server may grant fewer.
             browse: For a queue: deliver the available messages without consuming them, then end the stream
                 (default False).
-            options: Options as one string, as in AMPS: `"rate=2x,timestamp"`. Do not pass an option that is
+            options: Options as one string, such as `"rate=2x,timestamp"`. Do not pass an option that is
                 also given as a keyword argument.
             depth: Flow-control credit, in bytes or text (`"2MB"`). Default 2 MB, at most 1 GB.
             timeout: Longest wait for the answer of the server, in seconds or text. None: as long as the

@@ -76,8 +76,8 @@ class SowCalls(ABC, Generic[Found, Opened, Done]):
             bookmark: Not supported in this version, which keeps no history of records.
             query_id: Id of the query, for `unsubscribe`. None (default): a generated id.
             timestamp: Show the time at which the server accepted the message of each record (default False).
-            options: Options as one string, as in AMPS: `"top_n=10,timestamp,select=[-/,+/price]"`. Do not
-                pass an option that is also given as a keyword argument.
+            options: Options as one string, such as `"top_n=10,timestamp,select=[-/,+/price]"`. Do not pass
+                an option that is also given as a keyword argument.
             depth: Flow-control credit, in bytes or text (`"2MB"`). It limits the memory for unread records.
                 Default 2 MB.
             timeout: Longest wait for the position, and for each batch of records, in seconds or text. None:

@@ -176,8 +176,7 @@ class Client(
 
         Args:
             timeout: Longest wait in seconds or text. After this time the call returns, even if a handler is
-                still running.
-                None: no timeout. Default: the timeout of the client.
+                still running. None: no timeout. Default: the timeout of the client.
 
         Raises:
             BadOption: The timeout is invalid. The client stays open.

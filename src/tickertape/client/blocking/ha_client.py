@@ -111,7 +111,7 @@ class HAClient(HAFrontend, Client):
         self._driver.connect(self._driver.seconds(timeout))
 
     def disconnect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Close the client, exactly as `close` does. `disconnect` is the name that AMPS uses.
+        """Close the client: another name of `close`.
 
         Args:
             timeout: Longest wait, as in `close`. Default: the timeout of the client.
@@ -151,14 +151,14 @@ class HAClient(HAFrontend, Client):
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send all published messages, wait until the server has received them, and disconnect permanently.
 
-        A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
-        Errors during the close go to the exception listener, not to the caller. On the receive thread (in a
-        handler) the call does not wait. In a forked child it does nothing.
+        If the client has no connection at the call, it sends nothing: a publish store on disk keeps the
+        messages for the next process. Errors during the close go to the exception listener, not to the
+        caller. On the receive thread (in a handler) the call does not wait. In a forked child it does
+        nothing.
 
         Args:
             timeout: Longest wait in seconds or text. After this time the call returns, even if a handler is
-                still running.
-                None: no timeout. Default: the timeout of the client.
+                still running. None: no timeout. Default: the timeout of the client.
 
         Raises:
             BadOption: The timeout is invalid. The client stays open.

@@ -61,7 +61,7 @@ class ProgressStore(ClosesItself):
     # -- calls of the client ------------------------------------------------------------------------------
 
     def started(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """Record the start that the server resolved (see `BookmarkStore.started`)."""
+        """Record the bookmarks of a start point (see `BookmarkStore.started`)."""
         with self._lock:
             progress = self._of(sub_id)
             point = progress.point

@@ -28,7 +28,7 @@ class Authenticator(Protocol):
     def retry(self, user: str | None, password: str | None) -> PasswordGiven:
         """Return the password for the next attempt after a refused logon.
 
-        The client then calls this instead of `authenticate`.
+        After a refused logon, the client calls `retry` instead of `authenticate`.
         """
 
     def completed(self, user: str | None, password: str | None, reason: str) -> None:

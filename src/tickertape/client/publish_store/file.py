@@ -307,7 +307,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._note()
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Replace the messages `first` to `last` by `rest`. None removes them."""
+        """Replace the messages `first` to `last` by `rest`. Remove them if `rest` is None."""
         if not self._ledger.holds(first, last):
             return
         entry: UnpersistedEntry | None = None

@@ -120,7 +120,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         self._file.discard(sequence)
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Replace the messages `first` to `last` by `rest`. None removes them."""
+        """Replace the messages `first` to `last` by `rest`. Remove them if `rest` is None."""
         self._memory.replace(first, last, rest)
         if first <= self._file.last_put:
             self._file.replace(first, last, rest)

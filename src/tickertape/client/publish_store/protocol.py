@@ -127,9 +127,9 @@ class LogonNotingPublishStore(PublishStore, Protocol):
     Before its first logon, a client does not know which topics are persistent, so it stores every message.
     After the logon, it removes the messages of non-persistent topics from the store, and sends them without
     sequence numbers. It does the same with messages of an earlier process that never logged on. A
-    process that has logged on stores only messages of persistent topics. If one of these topics is not
-    persistent any more, the connection of the next process ends with `TopicNotRecorded`. All publish stores
-    of Tickertape follow this protocol.
+    process that has logged on stores only messages of persistent topics. The next process resends these
+    messages. If one of their topics is not persistent any more, its connection ends with
+    `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
     """
 
     @property

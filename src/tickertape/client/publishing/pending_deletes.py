@@ -17,9 +17,8 @@ class DeleteResult(NamedTuple):
     """Result of a persisted delete of records.
 
     A client with a publish store resends a delete after a lost connection. If the server had already
-    executed the delete, and retention has removed this delete from the log, all counts are None. Above
-    250,000 matching records, the client sends several deletes. It sends no further ones if the counts are
-    None, so some matching records may be left.
+    executed the delete, and retention has removed this delete from the log, all counts are None. Then
+    matching records beyond the first 250,000 may be left.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])

@@ -234,8 +234,8 @@ class TableState:
         for group in keys.topics if isinstance(keys, RecordKeys) else ():
             if group.pattern and not group.fields and group.topic == self._topic:
                 raise BadTopic(
-                    f"Cannot make a table of {self._topic!r}: this SOW stores the records of several topics, "
-                    "and records of different topics can have equal explicit keys. Pass the pattern "
+                    f"Cannot make a table of {self._topic!r}: its SOW has records of several topics, and "
+                    "keys are unique only within each topic. Pass the pattern "
                     f"'^{re.escape(self._topic)}$', so that the keys of the table include the topic."
                 )
 

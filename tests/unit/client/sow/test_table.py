@@ -145,7 +145,7 @@ def test_explicit_keys_of_several_topics_need_a_pattern() -> None:
     keys = group(topic="all", pattern="^t", explicit=True)
     state = TableState("all", 100)
     state.begin(restarted=False)
-    with pytest.raises(BadTopic, match=r"equal explicit keys\. Pass the pattern '\^all\$'"):
+    with pytest.raises(BadTopic, match=r"unique only within each topic\. Pass the pattern '\^all\$'"):
         state.take(records([(1, 1)], topic="t1", keys=keys))
     for topic in ("t1", "^t"):
         state = TableState(topic, 100)

@@ -194,8 +194,8 @@ class BodyBlocks:
         number = self._next
         if number >= BLOCKS_END:
             raise LimitReached(
-                f"Cannot store more records: the server has used up its {BLOCKS_END:,} numbers of memory "
-                "blocks since its start. Restart the server."
+                f"Cannot store more records: the server has allocated {BLOCKS_END:,} memory blocks since "
+                "its start, which is the limit. Restart the server."
             )
         buffer = np.empty(capacity, I1).data
         row = self._count

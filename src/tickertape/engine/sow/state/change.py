@@ -104,7 +104,7 @@ class ChangeLog:
         """
         if position < self._end:
             raise ValueError(
-                f"Cannot scan the state as of position {position}: it already has the changes up to "
+                f"Cannot scan the state as of position {position}: changes are already applied up to "
                 f"{self._end}. Scan only between commits."
             )
         scan = self._next_scan
