@@ -39,9 +39,9 @@ def check_bookmark_store(
         filters_after_restart: Whether the store still drops discarded messages after a restart of the
             process. False for a store that then has only recovery points. Default True.
         killed: For a store that survives a kill of the process. `killed(store)` simulates the kill: it
-            releases locks and files as the operating system would, and writes nothing. Use
-            `lambda store: None` for a store that can be opened twice in a process. Default None: the check
-            does not kill the store. A store that writes only in `close` then passes the check.
+            releases locks and files as the operating system would, and writes nothing. Use `lambda store:
+            None` if a store can be reopened without a close. Default None: the check does not kill the
+            store. A store that writes only in `close` then passes the check.
 
     Example:
         >>> check_bookmark_store(lambda name: tt.MemoryBookmarkStore(), survives_restart=False)

@@ -53,11 +53,11 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
         survives: Whether messages and the highest sequence survive `close`. Default False. With `killed`,
             always True.
         killed: For a store whose messages survive a kill of the process. `killed(store)` simulates the kill:
-            it releases locks and files as the operating system would, and writes nothing. Use
-            `lambda store: None` for a store that can be opened twice in a process. The check then requires
-            that the reopened store has every message that was not discarded. It may also still have messages
-            that were discarded. Default None: the check does not kill the store. A store that writes only
-            in `close` then passes the check.
+            it releases locks and files as the operating system would, and writes nothing. Use `lambda
+            store: None` if a store can be reopened without a close. With `killed`, the reopened store must
+            have every message that was not discarded. It may also still have messages that were discarded.
+            Default None: the check does not kill the store. A store that writes only in `close` then passes
+            the check.
 
     Example:
         >>> check_publish_store(lambda: tt.MemoryPublishStore("64KB"))

@@ -338,9 +338,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
     def refresh(self, timeout: Timeout = DEFAULT) -> Done:
         """Query the records again, and wait for the result, which replaces all records.
 
-        Afterwards the table has no record that was deleted or expired before the call, or did not match
-        `filter` at that time. Until the result is complete, the table keeps the earlier records and applies
-        no messages.
+        Afterwards the table has exactly the records of the new result, without deleted and expired ones.
+        Until the result is complete, the table keeps the earlier records and applies no messages.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.

@@ -201,8 +201,8 @@ class PublishChecks:
                 )
             if self._catalog.publish_target(topic) != topic:
                 raise BadTopic(
-                    f"Cannot commit messages for {shown(topic)}: after a configuration change, "
-                    "this is the name of a queue, whose messages are stored in another topic. Abort the "
+                    f"Cannot commit messages for {shown(topic)}: the configuration has "
+                    "changed, and this is now a queue that stores its messages in another topic. Abort the "
                     "transaction, and publish the messages to the queue."
                 )
 

@@ -212,13 +212,13 @@ class TransactionCoordinator:
             )
         if self._asked_all >= commits_waiting_max:
             raise LimitReached(
-                f"Cannot commit: {commits_waiting_max} commits of all clients wait for their answers, the "
-                "most that the server permits. Try again later."
+                f"Cannot commit: the server already executes {commits_waiting_max} commits, its limit. "
+                "Try again later."
             )
         if self._asked[session.conn] >= commits_waiting_each_max:
             raise LimitReached(
-                f"Cannot commit: {commits_waiting_each_max} commits of this connection already wait for "
-                "their answers, which is the limit of the server. Wait for one of these answers."
+                f"Cannot commit: this connection already has {commits_waiting_each_max} commits in progress, "
+                "the limit of a connection. Wait for one of their answers."
             )
         committing = self._under_way.get(transaction)
         if committing is None:

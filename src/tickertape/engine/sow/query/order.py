@@ -161,7 +161,7 @@ def _field(item: str, start: int, order_by: str) -> SortField:
     if not words:
         raise BadOrderBy(
             f"Cannot sort by {shown(order_by)} at character {start}: a field is missing. "
-            "Use /field [ASC|DESC] [TEXT]."
+            "Write /field, /field DESC or /field DESC TEXT."
         )
     (path, at), *options = words
     try:
@@ -178,7 +178,7 @@ def _field(item: str, start: int, order_by: str) -> SortField:
         word, place = options[directed + (names[directed] == "TEXT")]
         raise BadOrderBy(
             f"Cannot sort by {shown(order_by)} at character {place}: {shown(word)} is not an option. "
-            "Use /field [ASC|DESC] [TEXT]."
+            "Write /field, /field DESC or /field DESC TEXT."
         )
     return SortField(parsed, names[:1] == ["DESC"], as_text)
 

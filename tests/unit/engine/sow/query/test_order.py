@@ -56,8 +56,14 @@ def test_fields_have_directions_and_kinds_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("order_by", "text"),
     [
-        ("", "Cannot sort by '' at character 0: a field is missing. Use /field [ASC|DESC] [TEXT]."),
-        ("/a, ", "Cannot sort by '/a, ' at character 3: a field is missing. Use /field [ASC|DESC] [TEXT]."),
+        (
+            "",
+            "Cannot sort by '' at character 0: a field is missing. Write /field, /field DESC or /field DESC TEXT.",
+        ),
+        (
+            "/a, ",
+            "Cannot sort by '/a, ' at character 3: a field is missing. Write /field, /field DESC or /field DESC TEXT.",
+        ),
         ("a DESC", "Cannot sort by 'a DESC' at character 0: invalid path 'a': a path starts with /"),
         ("/a,/b[x]", "Cannot sort by '/a,/b[x]' at character 5: invalid path '/b[x]': "),
         ("/a DOWN", "Cannot sort by '/a DOWN' at character 3: 'DOWN' is not an option. Use /field"),
