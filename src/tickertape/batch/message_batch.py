@@ -533,7 +533,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def query_id(self) -> str | None:
-        """Id of the query for a message with the `command` `sow`, `group_begin` or `group_end`, else None."""
+        """Id of the query. None unless `command` is `sow`, `group_begin` or `group_end`."""
         context = self.batch.context
         return None if context is None or context.command == "publish" else context.sub_id
 

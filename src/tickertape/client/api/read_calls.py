@@ -282,8 +282,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
         The end is the last message that the server had accepted at the call, including earlier publishes of
         this client. With a range as `bookmark`, the stream may end earlier. If an error ends the replay
-        early, iteration raises this error. If the stream ends without an error, everything was read. Messages
-        have a bookmark and a timestamp.
+        early, iteration raises this error. If the stream ends without an error, everything was read.
+        Messages have a bookmark.
 
         Args:
             topic: Name or pattern of the topics, as in `bookmark_subscribe`.

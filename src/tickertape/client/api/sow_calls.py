@@ -242,10 +242,10 @@ class SqlCalls(ABC, Generic[Answer]):
     ) -> Answer:
         """Run a SELECT over the records of SOW topics, with DuckDB in this process.
 
-        Each table of the statement is a SOW topic. The client queries the topics one after the other, each as
-        of one position of the log. The positions can differ, so a join can combine records of different
-        times. Then DuckDB runs the statement in memory, without access to files, the network or Python
-        variables. This prevents mistakes, but does not make the statement of an untrusted user safe.
+        Each table of the statement is a SOW topic. The client queries the topics one after the other. Each
+        result is as of one position of the log. The positions can differ, so a join can combine records of
+        different times. Then DuckDB runs the statement in memory, without access to files, the network or
+        Python variables. This prevents mistakes, but does not make the statement of an untrusted user safe.
 
         The columns of a table are the fields of its JSON bodies, with types inferred from all their values.
         A column of integers has the type `BIGINT`, or `DECIMAL(38)` if a value exceeds 64 bits. A column of

@@ -222,8 +222,8 @@ def _header(file: OpenFile, number: int, journal_id: bytes) -> SegmentHeader:
         raise WrongJournal(f"Cannot read {path!r}: it belongs to another journal. Restore it from a copy.")
     if header.number != number:
         raise WrongJournal(
-            f"Cannot read {path!r}: its header has segment number {header.number}, its name {number}. "
-            "Restore it from a copy."
+            f"Cannot read {path!r}: its header has segment number {header.number}, but its name has "
+            f"{number}. Restore it from a copy."
         )
     return header
 

@@ -320,7 +320,7 @@ def test_foreign_control_records_have_the_publisher_derived_from_the_other_log()
 def test_control_record_of_another_log_without_origin_is_an_error() -> None:
     log = made_log()
     append_runs(log, run_of(CONTROL_PUBLISHER, 5, [record("after", OTHER)], topic="$control", kind=1))
-    with pytest.raises(JournalCorrupt, match="names another log as its writer"):
+    with pytest.raises(JournalCorrupt, match="its log id is not the one of this log"):
         SourceOfTest(log).run()
 
 

@@ -164,8 +164,8 @@ class FrameCutter:
                 continue
             if decode_head(body).log not in (b"", self._log):
                 raise JournalCorrupt(
-                    f"Cannot replicate the control record {batch.bookmark(row)}: it names "
-                    "another log as its writer. Report the defect."
+                    f"Cannot replicate the control record {batch.bookmark(row)}: its log id is "
+                    "not the one of this log. Report the defect."
                 )
 
     def _introduce(self, numbers: AnyArray) -> tuple[int, tuple[LinkOrigin, ...]]:
