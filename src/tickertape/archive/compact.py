@@ -130,8 +130,8 @@ def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | N
         rows = sum(file.rows for file in run)
         if sum(file.rows for file in added) != rows:
             raise ArchiveFailed(
-                f"Cannot compact {archive.place.location!r}: the Delta Lake table says that {len(run)} files "
-                f"from {run[0].path!r} on have {rows:,} rows, but they have not. These files were not "
+                f"Cannot compact {archive.place.location!r}: the files from {run[0].path!r} to {run[-1].path!r} "
+                f"do not have the {rows:,} rows of their entries in the Delta Lake table. These files were not "
                 "changed. Restore them from a copy."
             )
         if _replace(archive, run, added):

@@ -96,8 +96,8 @@ class PartitionFile:
         positions = columns["position"]
         if positions[0] <= self._last or (positions[1:] <= positions[:-1]).any():
             raise ArchiveFailed(
-                f"Cannot add rows to {self.path!r}: their positions do not ascend after position "
-                f"{self._last}. Report the defect."
+                f"Cannot add rows to {self.path!r}: their positions must ascend, and be above "
+                f"position {self._last}. Report the defect."
             )
         self._last = int(positions[-1])
         found = [(int(values.min()), int(values.max())) for values in columns.values()]

@@ -139,7 +139,7 @@ def test_rows_out_of_order_are_refused_without_a_file(tmp_path: Path) -> None:
     writer.write(batch_of([5]))
     writer._flush(next(iter(writer._waiting)))
     writer.write(batch_of([4]))
-    with pytest.raises(ArchiveFailed, match="do not ascend after position 5"):
+    with pytest.raises(ArchiveFailed, match="must ascend, and be above position 5"):
         writer.finish()
     writer.abandon(ArchiveFailed("over"))
     assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []

@@ -72,7 +72,7 @@ class TransactionBase:
         correlation_id: str | None = None,
         sow_key: str | None = None,
     ) -> None:
-        """Add one message, without waiting. `AsyncClientTransaction` has it as a normal method, without `await`.
+        """Add one message, without waiting. Call it without `await`, also on an `AsyncClientTransaction`.
 
         Args:
             topic: Name of the topic.

@@ -122,7 +122,7 @@ class SowRecoveryPointAdapter:
         self.client.publish(self.topic, {**self._key(sub_id), _BOOKMARK: point})
 
     def purge(self, sub_id: str | None = None) -> None:
-        """Delete the record of a subscription. None: all records of the client that this adapter tracks.
+        """Delete the record of a subscription. With None, delete all records of this client.
 
         Does not wait for the answer of the server."""
         if sub_id is None:
