@@ -130,9 +130,9 @@ def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | N
         rows = sum(file.rows for file in run)
         if sum(file.rows for file in added) != rows:
             raise ArchiveFailed(
-                f"Cannot compact {archive.place.location!r}: the files from {run[0].path!r} to {run[-1].path!r} "
-                f"do not have the {rows:,} rows of their entries in the Delta Lake table. These files were not "
-                "changed. Restore them from a copy."
+                f"Cannot compact {archive.place.location!r}: the files from {run[0].path!r} to "
+                f"{run[-1].path!r} do not have the {rows:,} rows of their entries in the Delta Lake table. "
+                "These files were not changed. Restore them from a copy."
             )
         if _replace(archive, run, added):
             done.files_before += len(run)

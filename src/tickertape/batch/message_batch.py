@@ -581,9 +581,9 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def sow_key(self) -> str | None:
         """Message key set by the publisher, or None.
 
-        For records and messages of `Client.sow` and `Client.sow_and_subscribe`: the key of the record,
-        unless `select` omits a key field. If the keys come from fields of the body, the client computes the
-        key at each access, always with the same result.
+        In results of `Client.sow` and `Client.sow_and_subscribe`, it is the key of the record. It is None
+        if `select` omits a key field. If the keys come from fields of the body, the client computes the key
+        at each access, always with the same result.
         """
         return sow_key_of(self.batch, self.index)
 
