@@ -133,7 +133,7 @@ def test_file_at_the_target_size_is_closed(tmp_path: Path, monkeypatch: pytest.M
 def test_rows_out_of_order_are_refused_without_a_file(tmp_path: Path) -> None:
     place = location_of(str(tmp_path / "archive"))
     for batches in ([batch_of([1, 3, 2])], [batch_of([1, 1])]):
-        with pytest.raises(ArchiveFailed, match="positions do not ascend"):
+        with pytest.raises(ArchiveFailed, match="positions must ascend"):
             write_files(place, batches)
     writer = FileWriter(place)
     writer.write(batch_of([5]))

@@ -39,7 +39,8 @@ class Authenticator(Protocol):
 
 
 class DefaultAuthenticator:
-    """Authenticator that logs on with the password of the client, or of the URI if that has one."""
+    """Authenticator that logs on with the `password` of the client, or else with the password in the
+    URI."""
 
     def authenticate(self, user: str | None, password: str | None) -> str | None:  # noqa: ARG002
         """Return `password`."""

@@ -170,7 +170,7 @@ class RunIntake:
         if len(path) > link_path_logs_max:
             raise LimitReached(
                 f"Cannot replicate messages of {shown(origin.instance)}: they passed {len(path)} servers (at "
-                f"most {link_path_logs_max}). Add a link from a server that these messages reach earlier."
+                f"most {link_path_logs_max}). Add a link from a server that is closer to their origin."
             )
         return Origin(origin.log, origin.instance, origin.group, path)
 
