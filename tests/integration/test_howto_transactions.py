@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def test_transactions_howto_blocks_print_the_documented_output() -> None:
     text = PAGE.read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(found) == text.count("```python\n") == 5
+    assert len(found) == text.count("```python\n") == 6
     names: dict[str, Any] = {}
     with running_server() as server:
         for source, printed in found:
