@@ -243,7 +243,8 @@ class PublisherCollision(Refused):
 
 class NotReady(Refused):
     """The server is shutting down, or reached a limit of concurrent work: connections, searches, or
-    subscriptions that are being replaced. Or a call replaces a query whose result is not complete."""
+    subscriptions that are being replaced. Also raised by a call that replaces a query before its result is
+    complete."""
 
 
 class SlowClient(Refused):

@@ -173,8 +173,8 @@ def running_server(
     Args:
         data: Data directory. Default: a temporary directory, which is removed afterwards.
         config: Path of a configuration file, or its text. Default None (the default configuration).
-        listen: Address for clients. Default: a reserved port of 127.0.0.1. None uses the addresses of the
-            configuration, and `uri` is the first of them.
+        listen: Address for clients. Default: a reserved port of 127.0.0.1. None: the addresses of the
+            configuration. The attribute `uri` is then the first of them.
 
     Raises:
         ServerNotReady: If the server does not start.

@@ -204,9 +204,9 @@ class AsyncClient(
         Args:
             topic: Name of the topic or queue.
             data: The body: bytes unchanged, str as UTF-8, any other object as JSON.
-            expiration: Lifetime of the message in a queue, or of its record in a SOW topic with an
-                expiration, in seconds or text (`"5m"`). Other topics ignore it. 0: the message does not
-                expire. None (default): as the queue or SOW topic defines.
+            expiration: Lifetime of the message in a queue, or of its record in a SOW topic whose
+                configuration has `expiration`, in seconds or text (`"5m"`). Other topics ignore it. 0: the
+                message does not expire. None (default): as the queue or SOW topic defines.
             correlation_id: Text that subscribers receive with the message.
             sow_key: Message key that subscribers receive with the message. Required for a SOW topic with
                 explicit keys.

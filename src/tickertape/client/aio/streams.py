@@ -37,7 +37,7 @@ class AsyncMessageStream(StreamBase):
         Disconnected: Iteration of a bounded stream (`replay`): the connection was lost. Any other error that
             ended the bounded stream early, such as `BookmarkExpired`, is raised too.
         UsageError: Iteration: the messages go to a handler (`on_message`).
-        Forked: Every call except `close`, in a forked child process.
+        Forked: Raised in a forked child process by all calls except `close`.
 
     Example:
         >>> await client.publish_batch("orders", [{"id": 1}, {"id": 2}])
@@ -306,7 +306,7 @@ class AsyncSowResult(ResultCounts, AsyncMessageStream):
         QueryTooSlow: Iteration: the server ended the query. Too many records changed while it ran, or
             the results of all running queries need too much memory.
         UsageError: Iteration: the records go to a handler (`execute_async`).
-        Forked: Every call except `close`, in a forked child process.
+        Forked: Raised in a forked child process by all calls except `close`.
 
     Example:
         >>> await client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])

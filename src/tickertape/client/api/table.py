@@ -115,7 +115,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     **This version does not report removed records at once.** A record that was deleted, has expired or no
     longer matches `filter` remains until the next `refresh` or reconnect. Later versions will remove it at
-    once. While no record is removed in these ways, the table has exactly the records of a query.
+    once. Without such records, the table equals the result of a query.
 
     The table holds all records in memory, and during a refresh or reconnect also the records of the new
     result. If the subscription ends with an error, all reads and waits raise this error.
@@ -143,7 +143,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
         Closed: The client is closed.
         UsageError: `client` is not a client. Or a blocking client was called on its receive thread (in a
             handler).
-        Forked: Every call except `close`, in a forked child process.
+        Forked: Raised in a forked child process by all calls except `close`.
 
     All other errors: see `Client.sow_and_subscribe`. With an asyncio client, `async with` and `await` raise
     the errors of the server.
@@ -281,7 +281,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     @property
     def as_of(self) -> str | None:
-        """Bookmark of the newest message, of any topic, that the last complete query result reflects.
+        """Bookmark of the log position of the last complete query result: its newest message, of any topic.
 
         The result has the records as they were right after this message. The table also has all later
         changes of its records. EPOCH if the log had no message. None before the first result is complete.

@@ -173,7 +173,7 @@ class StateTopic:
             )
         if self._patterned and not all(map(_names_topic, keys)):
             raise BadSowKey(
-                f"Cannot select records of {shown(self.name)}: a key does not begin with a topic. "
+                f"Cannot select records of {shown(self.name)}: a key has no topic at its start. "
                 "Give each key as an array: first the topic, then the values of the key fields."
             )
 
