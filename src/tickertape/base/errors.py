@@ -243,8 +243,8 @@ class PublisherCollision(Refused):
 
 class NotReady(Refused):
     """The server is shutting down, or reached a limit of concurrent work: connections, searches, or
-    subscriptions that are being replaced. Also raised by a call that replaces a query before its result is
-    complete."""
+    subscriptions that are being replaced. Also raised by a call that would replace a query while its result
+    is incomplete."""
 
 
 class SlowClient(Refused):

@@ -453,11 +453,12 @@ def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> by
         return b"".join([b._table[HEADER_BYTES : HEADER_BYTES + RUN_BYTES * b.run_count] for b in batches])
     if len(stamps) != len(batches):
         raise UsageError(
-            f"Cannot merge {len(batches)} batches with {len(stamps)} stamps. Pass one stamp per batch."
+            f"Cannot merge {len(batches)} batches: `stamps` has {len(stamps)} values. Pass one a batch."
         )
     if any(b.run_count != 1 for b in batches):
         raise UsageError(
-            "Cannot merge batches with their timestamps: one has several runs. Pass batches of one run each."
+            "Cannot merge batches and keep their timestamps: one batch has several runs. Pass batches of "
+            "one run."
         )
     runs = bytearray().join([b._table[HEADER_BYTES:_FIRST_RUN_END] for b in batches])
     table = np.frombuffer(runs, RUN_DTYPE)

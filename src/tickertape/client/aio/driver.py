@@ -224,8 +224,8 @@ class AsyncioDriver(ClientDriver):
         super()._check_usable()
         if self.connection is not None and self._loop is not asyncio.get_running_loop():
             raise UsageError(
-                f"Cannot use client {self.core.name!r}: it is connected on another event loop. Use it there, "
-                "or call connect() again."
+                f"Cannot use client {self.core.name!r}: it is connected on another event loop. Use it on "
+                "that loop, or call connect() on this one."
             )
 
     # -- publishing and acknowledgements ------------------------------------------------------------------

@@ -59,12 +59,12 @@ class Command(_Head, frozen=True, kw_only=True):
         expiration: `publish`: lifetime in seconds or text, as in `Client.publish`.
         correlation_id: `publish`: text that subscribers receive with the message.
         sow_key: `publish`: message key.
-        bookmark: `subscribe`: start point, which makes it a bookmark subscription. `sow_delete`: bookmarks of
-            messages of a queue.
+        bookmark: `subscribe`: start point, which makes it a bookmark subscription. `sow_delete`: bookmarks
+            of queue messages to acknowledge.
         filter: `subscribe`, queries and `sow_delete`: only messages or records whose content matches this
             expression.
         options: `subscribe` and queries: options as one string, such as
-            `"timestamp,rate=2x,select=[-/,+/b]"`. `sow_delete` of queue messages: as `option` of
+            `"timestamp,rate=2x,select=[-/,+/b]"`. `sow_delete` with bookmarks: the `option` of
             `Client.ack`. A `subscribe` with a `sub_id` and only the option `pause` or `resume` pauses or
             resumes existing subscriptions.
         sub_id: `subscribe` and `sow_and_subscribe`: id of the subscription (None: a generated id).

@@ -115,7 +115,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     **This version does not report removed records at once.** A record that was deleted, has expired or no
     longer matches `filter` remains until the next `refresh` or reconnect. Later versions will remove it at
-    once. Without such records, the table equals the result of a query.
+    once.
 
     The table holds all records in memory, and during a refresh or reconnect also the records of the new
     result. If the subscription ends with an error, all reads and waits raise this error.
@@ -281,7 +281,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     @property
     def as_of(self) -> str | None:
-        """Bookmark of the log position of the last complete query result: its newest message, of any topic.
+        """Bookmark of the newest message in the log, of any topic, at the time of the last complete result.
 
         The result has the records as they were right after this message. The table also has all later
         changes of its records. EPOCH if the log had no message. None before the first result is complete.

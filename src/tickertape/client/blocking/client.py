@@ -148,7 +148,8 @@ class Client(
             NameInUse: Another user is connected with this client name, or another connection took it over.
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version of the client.
-            BadCommand: No sequence number is left for the messages of the publish store.
+            BadCommand: The sequence numbers of the publisher are used up, so that the client cannot send
+                the messages of the publish store.
             PeerError: Another protocol error.
             Refused: The server refused the logon for another reason.
             TopicNotRecorded: The publish store has messages of a topic that is not persistent on this server.

@@ -50,7 +50,7 @@ class ServerChooser(Protocol):
     def current_authenticator(self) -> Authenticator | None:
         """Return the authenticator for the server of `current_uri`.
 
-        None means the password of the client or of the URI.
+        None: the client uses its `password`, or else the password in the URI.
         """
 
     def report_success(self, info: ConnectionInfo) -> None:

@@ -17,8 +17,9 @@ class DeleteResult(NamedTuple):
     """Result of a persisted delete of records.
 
     A client with a publish store resends a delete after a lost connection. If the server had already
-    executed the delete, and retention has removed this delete from the log, all counts are None. Then
-    matching records beyond the first 250,000 may be left.
+    executed the delete, and retention has removed this delete from the log, all counts are None. One delete
+    removes at most 250,000 records. With counts of None, repeat the delete to remove further matching
+    records.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])

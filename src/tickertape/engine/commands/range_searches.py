@@ -42,13 +42,13 @@ class RangeSearches:
         own = self._by_conn.get(conn, {})
         if len(own) >= searches_per_connection_max:
             raise NotReady(
-                f"Cannot start the search: {len(own)} searches of this connection are in progress. "
-                "Wait for their answers."
+                f"Cannot search for the start point: this connection already has {len(own)} searches "
+                "in progress. Wait for their answers."
             )
         if self.bookmarks + bookmarks > bookmarks_sought_max:
             raise NotReady(
-                f"Cannot start the search: the server already looks up {self.bookmarks:,} bookmarks, and at "
-                f"most {bookmarks_sought_max:,} are allowed. Try again later."
+                f"Cannot search for the start point: the server already searches for {self.bookmarks:,} "
+                f"bookmarks, and its limit is {bookmarks_sought_max:,}. Try again later."
             )
 
     def begin(self, search: RangeSearch) -> bool:

@@ -207,8 +207,8 @@ class TransactionCoordinator:
             return
         if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
             raise BadOption(
-                f"Cannot commit {describe(transaction)}: it has no messages, so the number in its name must "
-                f"be at most {transaction_empty_number_max:,}. Use a smaller number."
+                f"Cannot commit {describe(transaction)}: the name of a transaction without messages must be "
+                f"a number up to {transaction_empty_number_max:,}. Use a smaller number."
             )
         if self._asked_all >= commits_waiting_max:
             raise LimitReached(

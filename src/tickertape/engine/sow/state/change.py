@@ -104,8 +104,8 @@ class ChangeLog:
         """
         if position < self._end:
             raise ValueError(
-                f"Cannot scan the state as of position {position}: changes are already applied up to "
-                f"{self._end}. Scan only between commits."
+                f"Cannot scan the state as of position {position}: it has the changes up to position "
+                f"{self._end}. Scan only at the end of a commit."
             )
         scan = self._next_scan
         self._next_scan += 1
