@@ -453,7 +453,7 @@ def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> by
         return b"".join([b._table[HEADER_BYTES : HEADER_BYTES + RUN_BYTES * b.run_count] for b in batches])
     if len(stamps) != len(batches):
         raise UsageError(
-            f"Cannot merge {len(batches)} batches: `stamps` has {len(stamps)} values. Pass one a batch."
+            f"Cannot merge {len(batches)} batches: `stamps` has {len(stamps)} values. Pass one per batch."
         )
     if any(b.run_count != 1 for b in batches):
         raise UsageError(

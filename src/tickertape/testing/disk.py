@@ -153,7 +153,7 @@ class StrictDisk:
         """Remove a file durably, as another program or an operator would.
 
         A process keeps its lock even if the lock file is removed: the lock still rejects other processes.
-        The counter `lock_lost` counts the rejected processes.
+        `lock_lost` counts the rejections by a lock whose file is lost.
         """
         self._names.sync(self._unlinked(path))
 

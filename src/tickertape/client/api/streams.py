@@ -143,9 +143,9 @@ class StreamBase(ABC):
     def recovery_point(self) -> str | None:
         """Bookmark from which a new bookmark subscription continues without a gap, or None if unknown.
 
-        It starts at `started_after` and advances when the consumer requests the next batch. It also advances
-        about once a second while no message matches and the stream is empty. A new subscription from this
-        bookmark receives the current batch again.
+        It starts at `started_after`, and advances when the application has read all messages of a batch and
+        requests more. It also advances about once a second while no message matches and the stream is
+        empty. A new subscription from this bookmark receives the current batch again.
         """
         return self._buffer.recovery_point
 

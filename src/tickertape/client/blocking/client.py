@@ -331,8 +331,8 @@ class Client(
 
         The message must have the key of the record: the key fields in the body, or `sow_key` on a SOW topic
         with explicit keys. Objects are merged by name at every depth, and all other values, arrays too, are
-        replaced. A delta cannot remove a field. The server merges each delta once, and stores and delivers
-        the merged message.
+        replaced. A delta cannot remove a field. The server merges a delta only once, also if the client
+        resends it. It stores and delivers the merged message.
 
         The call acts as `publish` in three cases: the key has no record, the topic is not a SOW topic, or the
         message type of the topic does not support deltas. The server rejects the delta if the merged message

@@ -18,8 +18,8 @@ class DeleteResult(NamedTuple):
 
     A client with a publish store resends a delete after a lost connection. If the server had already
     executed the delete, and retention has removed this delete from the log, all counts are None. One delete
-    removes at most 250,000 records. With counts of None, repeat the delete to remove further matching
-    records.
+    removes at most 250,000 records, and without counts the client does not know whether more match. Repeat
+    the delete in this case.
 
     Example:
         >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])

@@ -333,7 +333,7 @@ def test_own_control_record_may_have_the_id_of_this_log() -> None:
 def test_origin_number_without_a_record_is_an_error() -> None:
     log = made_log()
     append_runs(log, run_of(7, 1, origin=3))
-    with pytest.raises(JournalCorrupt, match="which server has number 3"):
+    with pytest.raises(JournalCorrupt, match="no record of server number 3"):
         SourceOfTest(log).run()
 
 

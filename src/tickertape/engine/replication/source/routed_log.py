@@ -173,8 +173,8 @@ class RoutedLog:
             origin = self._log.origins[number]
         except KeyError:
             raise JournalCorrupt(
-                f"Cannot replicate the log: the log does not say which server has number {number}, "
-                f"the origin of the messages at position {self._next:,}. Run 'tickertape journal verify'."
+                f"Cannot replicate the log: the log has no record of server number {number}, which "
+                f"sent the messages at position {self._next:,}. Run 'tickertape journal verify'."
             ) from None
         return RunOrigin(origin.group, origin.path)
 

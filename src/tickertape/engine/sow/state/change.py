@@ -105,7 +105,7 @@ class ChangeLog:
         if position < self._end:
             raise ValueError(
                 f"Cannot scan the state as of position {position}: it has the changes up to position "
-                f"{self._end}. Scan only at the end of a commit."
+                f"{self._end}. Scan at this position or above."
             )
         scan = self._next_scan
         self._next_scan += 1

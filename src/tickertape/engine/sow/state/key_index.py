@@ -239,7 +239,7 @@ class KeyTable:
         Return for each column the slots of its keys, -1 for keys without one. The slots ascend over all
         columns."""
         if self._slots:
-            raise ValueError("Cannot fill a key table: it has slots already. Report the defect.")
+            raise ValueError("Cannot fill an index of keys: it has keys already. Report the defect.")
         rows = KeyRows(columns)
         edges = [*pairwise(rows.edges.tolist())]
         hashes = np.empty(rows.count, U8)

@@ -109,7 +109,7 @@ def test_filled_table_has_more_keys_than_places_in_a_bucket() -> None:
 def test_table_with_slots_is_not_filled() -> None:
     table = KeyTable(SECRET)
     table.insert([b"a"])
-    with pytest.raises(ValueError, match="it has slots already"):
+    with pytest.raises(ValueError, match="it has keys already"):
         table.fill([column_of([b"b"])], [True])
 
 
