@@ -17,6 +17,14 @@ def _of_group(name: str, module: str, old: str, new: str, test: str, promise: st
 
 GROUP_MUTATIONS: Final = (
     _of_group(
+        "a place below the last one of its start is ignored, so lost history is reported again",
+        _PLACES,
+        "        starts.pop(place.start, None)\n        starts[place.start] = place.position\n",
+        "        starts[place.start] = max(place.position, starts.pop(place.start, 0))\n",
+        "replication/test_places",
+        "R9",
+    ),
+    _of_group(
         "a link continues beyond the end of a lost start",
         _PLACES,
         "                return min(place.position, stop)\n",

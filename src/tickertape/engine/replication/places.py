@@ -77,9 +77,12 @@ class KnownPlaces:
         self._by_log: dict[bytes, dict[int, int]] = {}
 
     def note(self, place: LogPlace) -> None:
-        """Note that this log has all rows before `place`. Its start becomes the newest one of its log."""
+        """Note that this log has all rows before `place`. Its start becomes the newest one of its log.
+
+        The place may be below the last one of its start, after the log has lost the end of the start."""
         starts = self._by_log.setdefault(place.log, {})
-        starts[place.start] = max(place.position, starts.pop(place.start, 0))
+        starts.pop(place.start, None)
+        starts[place.start] = place.position
         if len(starts) > link_places_max:
             del starts[next(iter(starts))]
 

@@ -102,12 +102,12 @@ def test_link_to_an_old_copy_without_a_place_is_refused() -> None:
     assert link_start(facts(reporters=frozenset((OTHER,))), OTHER, []) == LinkStart(0, None, False)
 
 
-def test_known_places_keep_the_highest_position_of_each_start() -> None:
+def test_known_places_keep_the_last_position_of_each_start() -> None:
     places = KnownPlaces()
-    for start, position in ((1, 10), (1, 8), (2, 9), (1, 12)):
+    for start, position in ((1, 10), (2, 9), (1, 8), (1, 12)):
         places.note(at(start, position))
+        assert places.newest() == [at(start, position)]
     assert places.of(HERE) == [at(1, 12), at(2, 9)]
-    assert places.newest() == [at(1, 12)]
     assert places.passed(at(1, 11))
     assert not places.passed(at(1, 12))
     assert not places.passed(at(3, 0))
@@ -122,6 +122,15 @@ def test_known_places_of_a_log_are_bounded() -> None:
         places.note(at(start, start))
     kept = places.of(HERE)
     assert [place.start for place in kept] == list(range(link_places_max + 2, 2, -1))
+
+
+def test_link_reports_lost_history_once_if_the_destination_continues_at_the_end_of_the_start() -> None:
+    places = KnownPlaces()
+    source = SourceFacts(LogStarts(HERE, [LogStart(1, 0), LogStart(2, 6)]), 0, 20, frozenset())
+    places.note(at(1, 9))
+    assert link_start(source, OTHER, places.of(HERE)) == LinkStart(6, 3, False)
+    places.note(at(1, 6))
+    assert link_start(source, OTHER, places.of(HERE)) == LinkStart(6, None, False)
 
 
 steps = st.lists(st.tuples(st.sampled_from("rcn"), st.integers(0, 6)), max_size=40)
@@ -146,7 +155,7 @@ def test_links_start_at_the_position_of_the_model(program: list[tuple[str, int]]
             log.commit()
         elif what == "n":
             starts = LogStarts(HERE, [LogStart(*start) for start in log.starts])
-            position = max(log.end - count, 0)
+            position = max(log.end - count, model.resume(log) or 0)  # a reader never goes back
             expected = log.place(position)
             assert starts.place(position) == at(*expected)
             model.note(1, expected)
