@@ -133,7 +133,7 @@ def test_pattern_covers_queues_and_records_in_one_order(client: tt.Client) -> No
 def test_query_of_a_queue_refuses_terms_without_a_meaning(client: tt.Client) -> None:
     with pytest.raises(tt.BadOption, match=r"Cannot query queue 'work' by keys: .* Use a filter."):
         client.sow("work", keys=["6Gemf7avP2ika6hNimIFkA"])
-    with pytest.raises(tt.BadOption, match=r"Cannot follow queue 'work' after a query: .* with subscribe."):
+    with pytest.raises(tt.BadOption, match=r"Cannot query and follow queue 'work': .* with subscribe."):
         client.sow_and_subscribe("work")
     with pytest.raises(tt.BadOrderBy):
         client.sow("work", order_by="/id UP")

@@ -121,7 +121,7 @@ def test_sow_prints_the_available_messages_of_a_queue(server: RunningServer, rec
     assert (csv.exit_code, len(csv.stdout.splitlines())) == (0, 4)
     refused = run(server, "sow", "work", "--follow")
     assert refused.exit_code == 2
-    assert "Cannot follow queue 'work' after a query" in refused.stderr
+    assert "Cannot query and follow queue 'work'" in refused.stderr
 
 
 def test_delta_publish_merges_lines_into_records(

@@ -130,8 +130,8 @@ def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | N
         rows = sum(file.rows for file in run)
         if sum(file.rows for file in added) != rows:
             raise ArchiveFailed(
-                f"Cannot compact {archive.place.location!r}: its table records {rows:,} rows in the files "
-                f"{run[0].path!r} to {run[-1].path!r}, but they contain another number. "
+                f"Cannot compact {archive.place.location!r}: the files {run[0].path!r} to "
+                f"{run[-1].path!r} should contain {rows:,} rows, but contain another number. "
                 "These files were not changed. Restore them from a copy."
             )
         if _replace(archive, run, added):

@@ -83,7 +83,7 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
     def auto_ack(self) -> bool:
         """Whether the client acknowledges queue messages automatically (default False).
 
-        It applies to messages delivered after the assignment.
+        A new value applies to messages delivered later.
 
         - Handler: if it returns, the message is acknowledged. If it raises, the message is released to the
           queue.

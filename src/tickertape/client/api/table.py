@@ -132,9 +132,9 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or the SOW has records of several topics, and its keys are unique only within each topic. Pass
-            the name as a pattern (`"^settings$"` instead of `"settings"`). The keys of such a table are
-            pairs of topic and `sow_key`.
+            Or a SOW with this name stores records of several topics, and its keys are unique only within
+            each topic. Pass the name as a pattern (`"^settings$"` instead of `"settings"`). The keys of
+            such a table are pairs of topic and `sow_key`.
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.

@@ -264,7 +264,7 @@ def _queues(session: Session, command: Sow, asked: Interest, queues: QueueRegist
         )
     if workers and command.follow:
         raise BadOption(
-            f"Cannot follow queue {shown(command.topic)} after a query: each of its messages goes to one "
+            f"Cannot query and follow queue {shown(command.topic)}: each of its messages goes to one "
             "consumer. Query its available messages with sow, or consume them with subscribe."
         )
     queues.check(session, workers, None)

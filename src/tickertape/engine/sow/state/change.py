@@ -104,8 +104,8 @@ class ChangeLog:
         """
         if position < self._end:
             raise ValueError(
-                f"Cannot scan the state as of position {position}: it has the changes up to position "
-                f"{self._end}. Scan at this position or above."
+                f"Cannot scan the state as of position {position}: it already has later changes. Scan "
+                f"at position {self._end} or above."
             )
         scan = self._next_scan
         self._next_scan += 1
