@@ -151,11 +151,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.hook.pytest_deselected(items=dropped)
             items[:] = [item for item in items if not item.get_closest_marker("full")]
     for item in items:
-        if item.get_closest_marker("timeout"):
-            continue
+        limit = item.get_closest_marker("timeout")
         if config.getoption("--full"):
-            item.add_marker(pytest.mark.timeout(FULL_SECONDS_MAX))
-        elif item.get_closest_marker("spark"):
+            if limit is None or limit.args[0] < FULL_SECONDS_MAX:
+                item.add_marker(pytest.mark.timeout(FULL_SECONDS_MAX), append=False)
+        elif limit is None and item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS_MAX))
     items.sort(
         key=lambda item: (

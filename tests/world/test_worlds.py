@@ -135,7 +135,7 @@ def test_simulations_with_equal_seeds_are_equal_in_every_process(full: bool) -> 
     traces = set()
     for hash_seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", TRACES, "1000" if full else "8"],
+            [sys.executable, "-c", TRACES, "300" if full else "8"],
             env={**source_environment(), **_project(), "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
@@ -143,7 +143,7 @@ def test_simulations_with_equal_seeds_are_equal_in_every_process(full: bool) -> 
         )
         traces.add(done.stdout)
     assert len(traces) == 1
-    assert len(set(traces.pop().split())) == (1000 if full else 8)
+    assert len(set(traces.pop().split())) == (300 if full else 8)
 
 
 def _project() -> dict[str, str]:
