@@ -119,7 +119,7 @@ class StreamBase(ABC):
         """Bookmark of the newest message, of any topic, that the query result reflects.
 
         The result has the records as they were right after this message. EPOCH if the log had no message,
-        and for a query that covers only queues. None for a stream without a query.
+        or if the query covers only queues. None for a stream without a query.
         """
         return self._buffer.as_of
 

@@ -132,9 +132,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or a SOW with this name stores records of several topics, and its keys are unique only within
-            each topic. Pass the name as a pattern (`"^settings$"` instead of `"settings"`). The keys of
-            such a table are pairs of topic and `sow_key`.
+            Or the keys of the table must include the topic: the error then shows the pattern to pass
+            instead of the name.
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.

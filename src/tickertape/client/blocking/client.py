@@ -145,7 +145,8 @@ class Client(
             NotTickertape: The peer is not a Tickertape server.
             TimedOut: No logon within `timeout`.
             AuthenticationFailed: The token or password is missing or wrong.
-            NameInUse: Another user is connected with this client name, or another connection took it over.
+            NameInUse: Another user is connected with this client name, or another connection took over the
+                name.
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version of the client.
             BadCommand: The sequence numbers of the publisher are used up, so that the client cannot send

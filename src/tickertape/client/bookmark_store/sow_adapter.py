@@ -61,8 +61,7 @@ class SowRecoveryPointAdapter:
 
     Args:
         client: A blocking client for the adapter alone. `close` of the adapter does not close it.
-        tracked_client_name: Name of the client of the subscriptions. It must have the same name on every
-            machine.
+        tracked_client_name: Name of the client of the subscriptions, the same on every machine.
         topic: Name of the SOW topic. Default `"tickertape/bookmark_store"`.
 
     Raises:

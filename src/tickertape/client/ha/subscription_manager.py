@@ -54,8 +54,8 @@ class SubscriptionManager(Protocol):
     """
 
     def subscribed(self, subscription: StoredSubscription) -> None:
-        """Record a subscription, and drop an earlier one with the same id. The client also calls it for
-        each subscription of `stored` that it restores."""
+        """Record a subscription, and drop an earlier one with the same id. The client also calls
+        `subscribed` for each subscription that it restores from `stored`."""
 
     def unsubscribed(self, sub_id: str) -> None:
         """Record the final end of a subscription: unsubscribed, complete or refused.
