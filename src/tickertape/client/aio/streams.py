@@ -33,7 +33,7 @@ class AsyncMessageStream(StreamBase):
     wait loses no message. The stream is an async context manager that closes itself.
 
     Raises:
-        TimedOut: Iteration: no message within `timeout` of the stream (default None: no timeout).
+        TimedOut: Iteration got no message within the attribute `timeout` (default None: no timeout).
         Disconnected: Iteration of a bounded stream (`replay`): the connection was lost. Any other error that
             ended the bounded stream early, such as `BookmarkExpired`, is raised too.
         UsageError: Iteration: the messages go to a handler (`on_message`).

@@ -45,7 +45,7 @@ class MessageStream(StreamBase):
     The stream is a context manager that closes itself.
 
     Raises:
-        TimedOut: Iteration: no message within `timeout` of the stream (default None: no timeout).
+        TimedOut: Iteration got no message within the attribute `timeout` (default None: no timeout).
         Disconnected: Iteration of a bounded stream: the connection was lost. Any other error that ended the
             bounded stream early, such as `BookmarkExpired`, is raised too.
         UsageError: Iteration: the messages go to a handler (`on_message`).
