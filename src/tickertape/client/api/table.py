@@ -102,8 +102,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
     """A read-only dict that follows a SOW topic: the key of each record, and its last message.
 
     `tt.Table(client, topic)` queries all records, and then applies each new message. The key is the
-    `sow_key` of the message, or the tuple of topic and `sow_key` if `topic` is a pattern. A SOW of several
-    topics can have records with equal `sow_key`. For such a SOW a pattern is necessary.
+    `sow_key` of the message, or the tuple of topic and `sow_key` if `topic` is a pattern.
 
     The table of a blocking client has its records when the call returns. Any number of threads may read it.
     The table of an asyncio client has its records after `async with` or `await`, and belongs to the event
@@ -133,7 +132,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            Or a name was passed where a pattern is necessary (see above).
+            If the table needs a pattern instead of the name, the error shows the pattern.
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.
