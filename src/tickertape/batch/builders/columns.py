@@ -98,7 +98,7 @@ def _topics(topic: str | pa.Array, at: int, count: int) -> tuple[tuple[str, ...]
     if some.null_count:
         raise BadTopic(
             f"Cannot publish Arrow columns: {some.null_count} of {count} topics are null. "
-            "Replace them with topics, or remove their rows."
+            "Give these rows a topic, or remove them."
         )
     coded = some.cast(pa.string()).dictionary_encode()
     names = tuple(coded.dictionary.to_pylist())

@@ -94,8 +94,8 @@ class MessageStream(StreamBase):
     def batches(self, timeout: Timeout = DEFAULT) -> Iterator[MessageBatch]:
         """Iterate over whole batches as the server delivered them.
 
-        The iteration ends as an iteration over messages does. If messages of a batch were already read, by
-        iteration or `get`, the first result is the rest of that batch.
+        It ends in the same cases as an iteration over messages. If messages of a batch were already read,
+        by iteration or `get`, the first result is the rest of that batch.
 
         Args:
             timeout: Longest wait for each batch, in seconds or text (`"500ms"`). None: no timeout. Default:

@@ -32,8 +32,8 @@ class PublishStore(Protocol):
     """Store of published messages, until the client knows that they are persisted.
 
     A store serves one client at a time. The client calls it under one lock, so a store needs no lock.
-    Sequences increase from batch to batch and within each batch. A `Stored` is a named tuple of the first and
-    the last sequence of a batch, and the `MessageBatch`.
+    Sequences increase from batch to batch and within each batch. A `Stored` is a named tuple with three
+    fields: first sequence, last sequence and `MessageBatch`.
     """
 
     def attach(self, name: str) -> None:

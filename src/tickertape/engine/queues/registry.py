@@ -261,7 +261,7 @@ class QueueRegistry:
             raise NotAQueue(
                 f"Cannot acknowledge: {shown(settlement.queue)} is not a queue."
                 f"{did_you_mean(settlement.queue, self._workers)} "
-                "Use the name of the queue, which is `message.topic`."
+                "Use the name of a queue."
             )
         self.permit(session, worker)
         if worker.failure is not None:
