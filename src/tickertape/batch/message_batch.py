@@ -543,7 +543,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         otherwise None. Messages of non-persistent topics have none.
 
         A record has the bookmark of the message that last changed the record. Messages with the `command`
-        `group_begin` or `group_end` have the bookmark of the last message in the log before the result.
+        `group_begin` or `group_end` have the bookmark of the last message before the log position of the
+        result.
         """
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):

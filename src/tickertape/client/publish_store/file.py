@@ -273,7 +273,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         return write
 
     def seal(self, stored: Stored) -> None:
-        """Store the batch of all messages appended since the previous `seal`."""
+        """Store the batch `stored`, which has all messages appended since the previous `seal`."""
         first, last, batch = stored
         gathered = self._gathered
         count = batch.count
