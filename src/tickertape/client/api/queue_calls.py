@@ -88,8 +88,8 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
         - Handler: if it returns, the message is acknowledged. If it raises, the message is released to the
           queue.
         - Stream: the request for the next message or batch, by iteration or `get`, acknowledges the previous
-          one. A `break` makes no such request, so call `ack` before it. After a `break` without `ack`, the
-          end of the subscription or the start of another `for` loop returns the message to the queue.
+          one. A `break` makes no such request, so call `ack` before it. Without it, the last message
+          returns to the queue when the subscription ends or another `for` loop starts.
 
         After an explicit `ack`, `cancel` or `expire` of a message, the client does not acknowledge it
         automatically. After a `sow_delete` of the message, the automatic acknowledgement has no effect.

@@ -71,7 +71,7 @@ class Client(
         bookmark_store: Store that records delivered and discarded messages of bookmark subscriptions
             (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`). With a store,
             `MOST_RECENT` starts at the recovery point, and discarded messages are not redelivered. Close the
-            store after the client. None (default): no store, and `MOST_RECENT` starts as `EPOCH`.
+            store after the client. None (default): no store, and `MOST_RECENT` means `EPOCH`.
         timeout: Default timeout of all calls, in seconds or text (`"500ms"`). Default 10 seconds. None: wait
             as long as the connection lasts.
         connect: Connect and log on immediately (default True).

@@ -19,9 +19,10 @@ class HAClient(HAFrontend, Client):
     with handlers, in subscribe order.
 
     Streams without a handler end with their connection. While the client is disconnected, `publish` puts
-    messages into the publish store. Without a store, and for topics that are known to be non-persistent,
-    it raises `Disconnected`. Other calls wait for the connection, within their timeout. A call that waits for
-    an answer when the connection is lost raises `Disconnected`. Three calls continue on the next connection
+    messages into the publish store. It raises `Disconnected` if the client has no store, or if the topic is
+    known to be non-persistent. Other calls wait for the connection, within their timeout. A call that waits
+    for an answer when the connection is lost raises `Disconnected`. Three calls continue on the next
+    connection
     instead: `commit` of a transaction and, with a publish store, `publish_flush` and `sow_delete`.
 
     If another connection takes over the client name, the client reconnects once. After a second takeover

@@ -338,12 +338,12 @@ class MessageStream(StreamBase):
 class SowResult(ResultCounts, MessageStream):
     """The records of one query: an iterator of `Message`, for one consumer at a time.
 
-    `Client.sow` returns it. Each message has the command `sow`, its `sow_key`, and the bookmark of the last
-    message with its key. Records arrive with flow control, so a slow reader needs little memory. If an error
-    ends the result early, iteration raises this error. If iteration ends without an error, the result is
-    complete.
+    `Client.sow` returns it. Each message of the result has the `command` `sow`, the `sow_key` of its
+    record, and the bookmark of the message that the record was made from. Records arrive with flow control,
+    so a slow reader needs little memory. If an error ends the result early, iteration raises this error. If
+    iteration ends without an error, the result is complete.
 
-    The result is a context manager that closes itself: `close` ends the query early.
+    The result is a context manager, which closes it at the end of the block. `close` ends the query early.
 
     Raises:
         TimedOut: Iteration: no record within the `timeout` of the query.
