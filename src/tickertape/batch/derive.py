@@ -457,8 +457,8 @@ def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> by
         )
     if any(b.run_count != 1 for b in batches):
         raise UsageError(
-            "Cannot merge batches and keep their timestamps: one batch has several runs. Pass batches of "
-            "one run."
+            "Cannot merge batches and keep their timestamps: one batch has several runs. Pass batches "
+            "that have one run each."
         )
     runs = bytearray().join([b._table[HEADER_BYTES:_FIRST_RUN_END] for b in batches])
     table = np.frombuffer(runs, RUN_DTYPE)

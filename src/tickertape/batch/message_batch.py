@@ -544,7 +544,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
         A record has the bookmark of the message that last changed the record. Messages with the `command`
         `group_begin` or `group_end` have the bookmark of the last message before the log position of the
-        result.
+        query result.
         """
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):

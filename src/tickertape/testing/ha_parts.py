@@ -57,8 +57,8 @@ def check_delay_strategy(make: Callable[[], DelayStrategy], *, gives_up: bool = 
 
     Args:
         make: Returns a new strategy.
-        gives_up: Whether the strategy must return None within 50 calls whose `mono` values are one hour
-            apart. False (default): it must not.
+        gives_up: Whether the strategy must return None within 50 calls, if each call has a time `mono` one
+            hour after the previous one. False (default): it must not.
 
     Example:
         >>> check_delay_strategy(lambda: tt.FixedDelayStrategy(1))

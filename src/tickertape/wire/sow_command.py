@@ -86,7 +86,7 @@ def decode_delete(body: bytes) -> SowDelete:
         delete = _DECODE(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadCommand(
-            f"Cannot delete records: the client sent an invalid command, {shown(str(error))}. Update the "
+            f"Cannot delete records: the client sent an invalid command ({shown(str(error))}). Update the "
             "client or the server, whichever is older."
         ) from None
     _check(delete)

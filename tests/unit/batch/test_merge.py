@@ -32,7 +32,7 @@ def test_merge_refuses_stamps_that_do_not_match_the_runs() -> None:
     one = batch_from_bodies("t", [b"1"])
     with pytest.raises(UsageError, match="has 1 values"):
         merge([one, one], [Stamp(1, 1, 1)])
-    with pytest.raises(UsageError, match="batches of one run"):
+    with pytest.raises(UsageError, match="that have one run each"):
         merge([merge([one, one]), one], [Stamp(1, 1, 1), Stamp(1, 1, 1)])
 
 

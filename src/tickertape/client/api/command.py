@@ -65,8 +65,8 @@ class Command(_Head, frozen=True, kw_only=True):
             expression.
         options: `subscribe` and queries: options as one string, such as
             `"timestamp,rate=2x,select=[-/,+/b]"`. `sow_delete` with bookmarks: the `option` of
-            `Client.ack`. With a `sub_id` and no option but `pause` (or `resume`), `subscribe` pauses (or
-            resumes) existing subscriptions.
+            `Client.ack`. `subscribe` with a `sub_id` and only the option `pause` pauses existing
+            subscriptions. Only the option `resume` resumes them.
         sub_id: `subscribe` and `sow_and_subscribe`: id of the subscription (None: a generated id).
             `unsubscribe`, `pause` and `resume`: one or more ids. A pause or resume by `options` also accepts
             text with ids separated by commas.

@@ -88,7 +88,7 @@ class QueueCalls(ABC, Generic[Done, Deleting]):
         - Handler: if it returns, the message is acknowledged. If it raises, the message is released to the
           queue.
         - Stream: the request for the next message or batch, by iteration or `get`, acknowledges the previous
-          one. A `break` makes no such request, so call `ack` before it. Without it, the last message
+          one. A `break` makes no such request, so call `ack` before it. Without the `ack`, the last message
           returns to the queue when the subscription ends or another `for` loop starts.
 
         After an explicit `ack`, `cancel` or `expire` of a message, the client does not acknowledge it

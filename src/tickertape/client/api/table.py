@@ -132,7 +132,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-            If the table needs a pattern instead of the name, the error shows the pattern.
+
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.
@@ -294,7 +294,7 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
     # -- calls that wait --------------------------------------------------------------------------------
 
     def wait(self, timeout: float | str | None = None) -> Done:
-        """Wait until records have changed since the last call of `changed`.
+        """Wait until records have changed since the last call of `changed`, or since the first result.
 
         Args:
             timeout: Longest wait in seconds or text (`"500ms"`). None (default): no timeout.

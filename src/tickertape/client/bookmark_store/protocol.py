@@ -44,9 +44,9 @@ class RecoveryPointAdapter(Protocol):
         exception of `update` goes to the caller of the store, except in `close`.
 
         An adapter that publishes the points to the same server would cause an endless loop: each published
-        point moves the end of the log, so the client calls `persisted`, and `persisted` calls `update`. So
-        for such an adapter the store skips `update` in 59 of 60 calls of `persisted`, which slows the loop
-        down to one update a minute.
+        point moves the end of the log, so the client calls `persisted`, about once a second, and
+        `persisted` calls `update`. For such an adapter the store skips `update` in 59 of 60 calls, so that
+        the loop makes about one update a minute.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

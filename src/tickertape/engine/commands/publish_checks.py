@@ -84,7 +84,7 @@ def check_from_client(batch: MessageBatch, *, deltas: bool = False) -> None:
     if run.flags & ~RUN_BY_SERVER or run.origin:
         raise BadBatch(
             f"Cannot store a batch of a client: its run has flags {run.flags:#x} and origin {run.origin}. "
-            f"Send origin 0, and as flags 0 or {RUN_BY_SERVER:#x}."
+            f"Set origin to 0, and flags to 0 or {RUN_BY_SERVER:#x}."
         )
     if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
         raise BadBatch(

@@ -160,7 +160,7 @@ def _field(item: str, start: int, order_by: str) -> SortField:
     words = [(found[0], start + found.start()) for found in _WORD.finditer(item)]
     if not words:
         raise BadOrderBy(
-            f"Cannot sort by {shown(order_by)} at character {start}: a field is missing. "
+            f"Cannot sort by {shown(order_by)}: a field is missing at character {start}. "
             "Write /field, /field DESC or /field DESC TEXT."
         )
     (path, at), *options = words
@@ -169,7 +169,7 @@ def _field(item: str, start: int, order_by: str) -> SortField:
     except BadPath as error:
         place = at + error.position
         raise BadOrderBy(
-            f"Cannot sort by {shown(order_by)} at character {place}: {path_reason(error)}."
+            f"Cannot sort by {shown(order_by)}: at character {place}, {path_reason(error)}."
         ) from error
     names = [word.upper() for word, _ in options]
     directed = names[:1] in (["ASC"], ["DESC"])
@@ -177,7 +177,7 @@ def _field(item: str, start: int, order_by: str) -> SortField:
     if len(names) > directed + as_text:
         word, place = options[directed + (names[directed] == "TEXT")]
         raise BadOrderBy(
-            f"Cannot sort by {shown(order_by)} at character {place}: {shown(word)} is not an option. "
+            f"Cannot sort by {shown(order_by)}: {shown(word)} at character {place} is not an option. "
             "Write /field, /field DESC or /field DESC TEXT."
         )
     return SortField(parsed, names[:1] == ["DESC"], as_text)

@@ -105,7 +105,7 @@ class ChangeLog:
         if position < self._end:
             raise ValueError(
                 f"Cannot scan the state at position {position}: the state is at position {self._end}. Scan "
-                "it there or later."
+                "it at this position."
             )
         scan = self._next_scan
         self._next_scan += 1

@@ -58,18 +58,18 @@ def test_fields_have_directions_and_kinds_in_any_case() -> None:
     [
         (
             "",
-            "Cannot sort by '' at character 0: a field is missing. Write /field, ",
+            "Cannot sort by '': a field is missing at character 0. Write /field, ",
         ),
         (
             "/a, ",
-            "Cannot sort by '/a, ' at character 3: a field is missing. Write /field, ",
+            "Cannot sort by '/a, ': a field is missing at character 3. Write /field, ",
         ),
-        ("a DESC", "Cannot sort by 'a DESC' at character 0: invalid path 'a': a path starts with /"),
-        ("/a,/b[x]", "Cannot sort by '/a,/b[x]' at character 5: invalid path '/b[x]': "),
-        ("/a DOWN", "Cannot sort by '/a DOWN' at character 3: 'DOWN' is not an option. Write /field"),
-        ("/a TEXT DESC", "Cannot sort by '/a TEXT DESC' at character 8: 'DESC' is not an option."),
-        ("/a ASC DESC", "Cannot sort by '/a ASC DESC' at character 7: 'DESC' is not an option."),
-        ("/a ASC TEXT TEXT", "at character 12: 'TEXT' is not an option."),
+        ("a DESC", "Cannot sort by 'a DESC': at character 0, invalid path 'a': a path starts with /"),
+        ("/a,/b[x]", "Cannot sort by '/a,/b[x]': at character 5, invalid path '/b[x]': "),
+        ("/a DOWN", "Cannot sort by '/a DOWN': 'DOWN' at character 3 is not an option. Write /field"),
+        ("/a TEXT DESC", "Cannot sort by '/a TEXT DESC': 'DESC' at character 8 is not an option."),
+        ("/a ASC DESC", "Cannot sort by '/a ASC DESC': 'DESC' at character 7 is not an option."),
+        ("/a ASC TEXT TEXT", "'TEXT' at character 12 is not an option."),
     ],
 )
 def test_invalid_text_is_refused_with_the_position(order_by: str, text: str) -> None:

@@ -147,7 +147,7 @@ def test_undo_of_changes_above_the_rows_of_one_piece() -> None:
 
 def test_scan_opens_only_after_all_applied_changes() -> None:
     log = Log()
-    with pytest.raises(ValueError, match="Scan it there or later"):
+    with pytest.raises(ValueError, match="Scan it at this position"):
         log.changes.open_scan(log.position - 1)
     log.changes.close_scan(log.changes.open_scan(log.position))
     log.drop([0], EXPIRED)
