@@ -181,8 +181,8 @@ class ClientFrontend(StrictAttributes):
 
         Duplicates are redelivered messages of bookmark subscriptions, for example after a reconnect. With a
         bookmark store, the client drops messages that the application has discarded (`Message.discard`), and
-        messages that it has already delivered on the same connection. Without one, an HA client drops
-        messages that it has already delivered.
+        messages that it has already delivered on the same connection. Without a bookmark store, an HA
+        client drops messages that it has already delivered.
 
         Args:
             handler: Called as `handler(message)`, like other handlers. Its exceptions go to the exception

@@ -293,7 +293,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             rate: Replay rate limit, as in `bookmark_subscribe`.
             rate_max_gap: Longest wait between two messages, in seconds or text, for a `rate` such as `"2x"`.
                 None (default): no limit.
-            conflation: Deliver at most the last message of each key per interval of recorded time.
+            conflation: Of all messages with one key and timestamps within one interval, deliver only the
+                last.
             conflation_key: Fields of the conflation key. None (default): the key is the topic name.
             pause: Start paused (default False).
             timestamp: Deliver the time at which the server accepted each message (default True).

@@ -132,7 +132,6 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
 
     Raises:
         BadTopic: The topic has no SOW, no SOW topic matches the pattern, or the name or pattern is invalid.
-
         BadFilter: The filter is invalid.
         BadOption: `max_records` or `timeout` is invalid.
         LimitReached: The topic has more than `max_records` matching records.

@@ -40,7 +40,7 @@ def test_batch_of_a_client_has_no_run_flag_of_the_server(bit: int) -> None:
         return
     with pytest.raises(
         BadBatch,
-        match=rf"run has flags {1 << bit:#x} and origin 0\. Send origin 0 and flags 0 or 0x1",
+        match=rf"run has flags {1 << bit:#x} and origin 0\. Set origin to 0, and flags to 0 or 0x1",
     ):
         check_from_client(batch)
 
@@ -49,7 +49,7 @@ def test_batch_of_a_client_has_no_run_flag_of_the_server(bit: int) -> None:
 def test_batch_of_a_client_has_no_origin(bit: int) -> None:
     batch = _batch()
     batch.first_run = batch.first_run._replace(origin=1 << bit)
-    with pytest.raises(BadBatch, match=rf"and origin {1 << bit}\. Send origin 0 and flags 0 or 0x1"):
+    with pytest.raises(BadBatch, match=rf"and origin {1 << bit}\. Set origin to 0, and flags to 0 or 0x1"):
         check_from_client(batch)
 
 
