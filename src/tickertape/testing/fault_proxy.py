@@ -154,7 +154,8 @@ class FaultProxy:
         self._strike("reset")
 
     def half_open(self) -> None:
-        """Drop everything that both sides of every connection send from now on, including their close."""
+        """From now on, drop all bytes on every connection in both directions, and do not forward the end of
+        a connection."""
         self._strike("half_open")
 
     def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:

@@ -34,7 +34,7 @@ class Authenticator(Protocol):
     def completed(self, user: str | None, password: str | None, reason: str) -> None:
         """Record that the server accepted `password`.
 
-        `reason`, despite its name, is the name of the server (`name` of `[instance]` in its configuration).
+        The argument `reason` is the instance name of the server.
         """
 
 

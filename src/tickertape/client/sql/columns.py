@@ -54,7 +54,7 @@ def columns_of(
     if len(fields) > sql_columns_max:
         raise BadQuery(
             f"Cannot query {shown(name)}: its records have {len(fields):,} fields, and a table has at most "
-            f"{sql_columns_max:,}. Use types= to name the columns."
+            f"{sql_columns_max:,}. Select the columns with the parameter `types`."
         )
     return {field: _column(_values(records, field), 1) for field in fields}
 
