@@ -293,7 +293,8 @@ class Table(Mapping[TableKey, Message], Generic[Done]):
     # -- calls that wait --------------------------------------------------------------------------------
 
     def wait(self, timeout: float | str | None = None) -> Done:
-        """Wait until records have changed since the last call of `changed`, or since the first result.
+        """Wait until records have changed since the last call of `changed`. Before any call of it: since
+        the first result.
 
         Args:
             timeout: Longest wait in seconds or text (`"500ms"`). None (default): no timeout.
