@@ -247,6 +247,12 @@ class NotReady(Refused):
     is incomplete."""
 
 
+class LinkRefused(Refused):
+    """Replication link that an operator must correct.
+
+    The servers do not fit, or the source removed messages that the destination lacks."""
+
+
 class SlowClient(Refused):
     """The server closed the connection because the client read its messages too slowly."""
 

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tickertape.base.client_limits import DEFAULT, ClientLimits
 from tickertape.base.errors import (
@@ -95,11 +95,16 @@ from tickertape.wire.commands import (
 )
 from tickertape.wire.heartbeat import Liveness
 
+if TYPE_CHECKING:
+    from tickertape.engine.replication.links.registry import LinkRegistry
+    from tickertape.engine.replication.links.replication import Replication
+    from tickertape.wire.link import DestinationCommand, SourceCommand
+
 
 class Broker:
     """The engine.
 
-    `rights` decides about logons. `replicating`: publishers may send messages that other instances have.
+    `rights` decides about logons. With `replication`, links connect it to other instances.
 
     The driver takes `effects()` after each input: all `pending_effects`. While `has_work`, it calls `work`
     between other inputs."""
@@ -119,7 +124,7 @@ class Broker:
         limits: ClientLimits = DEFAULT,
         hash_secret: bytes = bytes(16),
         sow_bytes_max: int = 1 << 62,
-        replicating: bool = False,
+        replication: Replication | None = None,
     ) -> None:
         self.journal = journal
         self._commits = journal.commits
@@ -136,7 +141,7 @@ class Broker:
             exclusive=not catalog.records_nothing,
         )
         self.sessions: Mapping[int, Session] = self._sessions.by_conn  # in the order of logons
-        self._writer = LogWriter(journal, registry, self._clock, replicating=replicating)
+        self._writer = LogWriter(journal, registry, self._clock, replicating=replication is not None)
         checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max))
         self._throttle = throttle = ReadThrottle(self._outbox)
         self._acks = AckTracker(journal, throttle)
@@ -156,6 +161,7 @@ class Broker:
         self._publish_handler = self._make_publish_handler(checks)
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
+        self.links = None if replication is None else self._make_links(registry, replication)
         self._unauthenticated: set[int] = set()
         self._pending = self._all_pending()
         self._has_queues, self._has_states = bool(catalog.queues), bool(catalog.sow)
@@ -181,7 +187,8 @@ class Broker:
     def _all_pending(self) -> Pending:
         subs, services, reads = self.subscriptions.pending, self.services.pending, self.reads.pending
         checkpoints = *self._checkpoints.pending, *self.state_checkpoints.pending
-        return (*subs, *services, *reads, *checkpoints)
+        links = () if self.links is None else self.links.pending
+        return (*subs, *services, *reads, *checkpoints, *links)
 
     def _make_subscribe_handler(self) -> SubscribeHandler:
         return SubscribeHandler(
@@ -215,6 +222,26 @@ class Broker:
             CommittedTransactions(registry.latest.values()),
         )
 
+    def _make_links(self, registry: PublisherDirectory, replication: Replication) -> LinkRegistry:
+        from tickertape.engine.replication.links.registry import LinkParts, LinkRegistry
+
+        parts = LinkParts(
+            self._instance,
+            self._software,
+            self.journal,
+            registry,
+            self.catalog,
+            self._writer,
+            self._outbox,
+            self._clock,
+            self.reads,
+            self._throttle,
+            self.heartbeats,
+        )
+        links = LinkRegistry(parts, replication)
+        self.retention.pin(links.oldest_needed)
+        return links
+
     # -- inputs ---------------------------------------------------------------------------------------
 
     def connected(self, conn: int) -> None:
@@ -223,6 +250,9 @@ class Broker:
 
     def disconnected(self, conn: int) -> None:
         """Remove a closed connection, and end its subscriptions, many of them in later steps."""
+        if self.links is not None and conn in self.links.connections:
+            self.links.lost(conn)
+            return
         self._unauthenticated.discard(conn)
         self._throttle.forget(conn)
         self.heartbeats.drop(conn)
@@ -237,6 +267,9 @@ class Broker:
 
     def goodbye(self, conn: int, error: TickertapeError) -> None:
         """Close a connection with an error, and remove it at once."""
+        if self.links is not None and conn in self.links.connections:
+            self.links.end(conn, error)
+            return
         self._outbox.close(conn, error)
         self.disconnected(conn)
 
@@ -247,12 +280,41 @@ class Broker:
             if self._acknowledged:
                 self._deliver()
             self.services.writable(session)
+        elif self.links is not None and conn in self.links.connections:
+            self.links.set_writable(conn, writable=True)
 
     def blocked(self, conn: int) -> None:
         """Stop sending to a connection with more than `outbox_bytes_max` to write."""
         session = self._sessions.by_conn.get(conn)
         if session is not None:
             session.writable = False
+        elif self.links is not None and conn in self.links.connections:
+            self.links.set_writable(conn, writable=False)
+
+    def link_connected(self, conn: int, destination: str, token: str | None, now: Now) -> None:
+        """Open the link to a destination on an established connection. `token` is sent to it.
+
+        The engine answers with `LinkEnded` when the link ends."""
+        self._begin(now)
+        assert self.links is not None
+        self.links.connected(conn, destination, token)
+        self._after_input()
+
+    def link_received(
+        self,
+        conn: int,
+        command: SourceCommand | DestinationCommand,
+        batch: MessageBatch | None,
+        now: Now,
+    ) -> None:
+        """Handle a command of a link. The first one of an accepted connection is `LinkOpen`."""
+        self._begin(now)
+        assert self.links is not None
+        if conn in self._unauthenticated:
+            self._unauthenticated.discard(conn)
+            self.links.accept(conn)
+        self.links.received(conn, command, batch)
+        self._after_input()
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
         """Handle a command."""
@@ -336,6 +398,8 @@ class Broker:
         self.states.columns.wake()
         self._checkpoints.wake()
         self.state_checkpoints.wake()
+        if self.links is not None:
+            self.links.wake()
         self._commits.wake(now)
         for session, why in self._delivery.overdue().items():
             self._close_slow_consumer(session, why)
@@ -361,6 +425,8 @@ class Broker:
             self._checkpoints.step()
             self.state_checkpoints.log_advanced()
             self.state_checkpoints.step()
+            if self.links is not None:
+                self.links.step()
             self._after_input()
 
     def close(self, now: Now) -> None:
@@ -368,6 +434,8 @@ class Broker:
         self._begin(now)
         self.draining = True
         self.subscriptions.stop()
+        if self.links is not None:
+            self.links.stop()
         self._commits.close(now)
         self._after_disk()
 
@@ -383,6 +451,14 @@ class Broker:
     def has_work(self) -> bool:
         """Whether `work` has something to do."""
         return bool(self._acknowledged) or any(self._pending)
+
+    def begin_replication(self, now: Now) -> None:
+        """Append the record of this run, as its first row. Called once with `replication`, before any other
+        input."""
+        self._begin(now)
+        assert self.links is not None
+        self.links.begin()
+        self._after_disk()
 
     def begin_queues(self, recovered: RecoveredQueues, now: Now) -> None:
         """Start the recovered queues. Called once, before any other input."""
@@ -410,7 +486,8 @@ class Broker:
     @property
     def connections(self) -> list[int]:
         """All connections, including connections before their logon."""
-        return [*self._unauthenticated, *self._sessions.by_conn]
+        links = () if self.links is None else self.links.connections
+        return [*self._unauthenticated, *self._sessions.by_conn, *links]
 
     # -- reads ----------------------------------------------------------------------------------------
 
@@ -421,7 +498,8 @@ class Broker:
                 self._delivery.read_done(owner, result)
             elif isinstance(owner, PersistedReader):
                 owner.read_done(result)
-                self.services.read_done(owner.holder)
+                if self.links is None or not self.links.read_done(owner.holder):
+                    self.services.read_done(owner.holder)
             elif isinstance(owner, RequestLookup):
                 self._settle(owner)
             elif isinstance(owner, RangeSearch):
@@ -453,6 +531,8 @@ class Broker:
         self._clock.announce(self._commits)
         self.transactions.log_advanced()
         self._after_input()
+        if self.links is not None:
+            self.links.log_persisted()
         if not self._acknowledged:
             self._log_advanced()
 
@@ -512,7 +592,10 @@ class Broker:
     def _submit(self) -> None:
         """Pass accepted messages to live subscriptions and to the disk."""
         if self.journal.accepted or self.journal.ended:
-            self._delivery.accepted(self.journal.take_accepted())
+            accepted = self.journal.take_accepted()
+            self._delivery.accepted(accepted)
+            if self.links is not None:
+                self.links.accepted(accepted)
         if self._commits.queued:
             self._outbox.submit(self._commits.jobs())
 

@@ -32,6 +32,7 @@ from tickertape.engine.runtime.effects import (
     DiskJob,
     Effect,
     Fatal,
+    LinkEnded,
     LogEvent,
     LogonAccepted,
     PauseReading,
@@ -41,6 +42,7 @@ from tickertape.engine.runtime.effects import (
     ReadTaskDone,
     ResumeReading,
     Send,
+    SendLink,
     SpillRead,
     SpillTrim,
     SpillWrite,
@@ -351,6 +353,8 @@ class EngineDriver:
             self._spill.submit(effect)
         elif isinstance(effect, StagingJob):
             self._staging.submit(effect)
+        elif isinstance(effect, SendLink | LinkEnded):
+            raise TypeError(f"{effect}: this server does not replicate")
         elif isinstance(effect, LogonAccepted):
             self._logged_on(effect.conn)
         elif isinstance(effect, CloseConnection):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
@@ -13,6 +13,10 @@ from tickertape.journal.commit.jobs import JournalJob
 from tickertape.journal.format.staging_file import StagingTask
 from tickertape.journal.reading.archive_reader import ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
+
+if TYPE_CHECKING:
+    from tickertape.batch import MessageBatch
+    from tickertape.wire.link import DestinationCommand, SourceCommand
 
 
 class Send(NamedTuple):
@@ -58,9 +62,9 @@ class SubscriptionEnded(NamedTuple):
     error: TickertapeError
 
 
-PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging", "state"]
+PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging", "state", "replication"]
 """Why a connection is not read. It waits for the disk, delivery of non-persistent messages, searches,
-settlements, files of staged messages, or the fold of the state of the world."""
+settlements, files of staged messages, the fold of the state of the world, or held answers of a link."""
 
 
 class PauseReading(NamedTuple):
@@ -158,6 +162,25 @@ class OfflineStop(NamedTuple):
     seconds: float
 
 
+class SendLink(NamedTuple):
+    """Encode a command with its batch, and write it to the connection of a link."""
+
+    conn: int
+    command: SourceCommand | DestinationCommand
+    batch: MessageBatch | None = None
+
+
+class LinkEnded(NamedTuple):
+    """The connection of an outgoing link ended. Sent once for each `Broker.link_connected`.
+
+    `refused`: only an operator can change the cause, so the driver connects again after a long delay."""
+
+    conn: int
+    destination: str
+    error: TickertapeError | None
+    refused: bool
+
+
 class Fatal(NamedTuple):
     """Stop the server with the exit code of the error, because the journal failed. Sent once."""
 
@@ -184,5 +207,7 @@ Effect = (
     | StagingJob
     | OfflineStart
     | OfflineStop
+    | SendLink
+    | LinkEnded
     | Fatal
 )

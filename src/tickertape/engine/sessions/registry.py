@@ -33,6 +33,14 @@ class LogonPolicy(Protocol):
         ...
 
 
+class LinkPolicy(Protocol):
+    """Decides which instances may open a replication link to this one."""
+
+    def admit_link(self, instance: str, token: str | None, now: Now) -> None:
+        """Raise `AuthenticationFailed` unless `instance` may open a link with this token."""
+        ...
+
+
 class AllowAll:
     """Policy that accepts every logon and every client name."""
 

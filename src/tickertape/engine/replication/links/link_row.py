@@ -1,0 +1,55 @@
+"""Link rows: the state of each link, for statistics."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+LinkState = Literal["down", "opening", "resync", "live", "refused"]
+"""State of a link. `resync`: it brings rows that were persisted before the handshake. `refused`: an operator
+must act."""
+
+
+class LinkCounters:
+    """What a link did since the start of the server, over all of its connections."""
+
+    __slots__ = ("bytes", "connects", "disconnects", "messages", "named", "requested")
+
+    def __init__(self) -> None:
+        self.connects = 0
+        """Completed handshakes."""
+        self.disconnects = 0
+        """Ended connections after their handshake."""
+        self.messages = 0
+        """Sent or received messages and control records."""
+        self.bytes = 0
+        """Sent or received cost of rows."""
+        self.named = 0
+        """Rows that were sent or received by their names only."""
+        self.requested = 0
+        """Named rows whose bodies the destination requested."""
+
+
+class LinkRow(NamedTuple):
+    """A configured destination, or an incoming link."""
+
+    name: str
+    """Name of the other instance."""
+    direction: Literal["out", "in"]
+    state: LinkState
+    log: str
+    """Log id of the other instance in hexadecimal digits. Empty: unknown."""
+    position: int
+    """Position in the log of the source before which the destination has all rows on its disk."""
+    behind: int
+    """Rows of the source that the destination may lack. 0 for incoming links."""
+    unsent: int
+    """Rows of the source that the link has not examined yet. 0 for incoming links."""
+    pinned: int | None
+    """Lowest position that retention keeps for the link. None: no rows are kept for it."""
+    held: int
+    """Frames that the destination holds. 0 for outgoing links."""
+    paused: str
+    """Cause for which the destination takes no rows now. Empty without one."""
+    error: str
+    """Text of the last error. Empty without one."""
+    counters: LinkCounters
