@@ -223,7 +223,8 @@ class Broker:
         )
 
     def _make_links(self, registry: PublisherDirectory, replication: Replication) -> LinkRegistry:
-        from tickertape.engine.replication.links.registry import LinkParts, LinkRegistry
+        from tickertape.engine.replication.links.parts import LinkParts
+        from tickertape.engine.replication.links.registry import LinkRegistry
 
         parts = LinkParts(
             self._instance,
@@ -530,9 +531,9 @@ class Broker:
         self._acknowledged = self.journal.take_persisted()
         self._clock.announce(self._commits)
         self.transactions.log_advanced()
-        self._after_input()
         if self.links is not None:
             self.links.log_persisted()
+        self._after_input()
         if not self._acknowledged:
             self._log_advanced()
 

@@ -363,6 +363,14 @@ link_step_answers_max: Final = 256
 """Requested rows of a link that one step answers."""
 link_step_frames_max: Final = 32
 """Frames of a link that one step cuts. Rows that are sent and named in turn need a frame each."""
+link_answer_bytes_max: Final = 128 * MIB
+"""Held answers of a link, which cost no credit. Above it, the link is not read."""
+link_refusal_bytes_max: Final = 16 * KIB
+"""Size of all reasons to refuse a link in one text, in bytes of UTF-8. Longer ones are shortened."""
+link_heartbeat_seconds: Final = 2.0
+"""Heartbeat interval of links that this server opens."""
+link_report_bytes: Final = 64 * KIB
+"""Free space of the log that a report to other logs needs, approximately."""
 
 # SOW topics
 sow_topics_max: Final = 1_024

@@ -7,7 +7,7 @@ Invariant: a number never gets a second meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tickertape.base.errors import LimitReached
@@ -43,6 +43,9 @@ class Origins:
 
     def __len__(self) -> int:
         return len(self._origins)
+
+    def __iter__(self) -> Iterator[Origin]:
+        return iter(self._origins.values())
 
     def number_of(self, origin: Origin) -> int | None:
         """Return the number of an origin, or None if it has none yet."""

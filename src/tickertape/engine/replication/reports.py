@@ -66,6 +66,19 @@ class Reports:
             if any(place.log == self._journal for place in report.places):
                 self._reporters.add(log)
 
+    @property
+    def known_logs(self) -> set[bytes]:
+        """Logs that reported, and the members that they named."""
+        found = {*self._newest, *self._reporters}
+        for report in self._newest.values():
+            found.update(report.members)
+        return found
+
+    def place_in(self, log: bytes) -> LogPlace | None:
+        """Return the place of this log that another one reported last. None without one."""
+        report = self._newest.get(log)
+        return None if report is None else _place_of(report.places, self._journal)
+
     def forget(self, log: bytes) -> None:
         """Remove a log that never returns."""
         self._newest.pop(log, None)

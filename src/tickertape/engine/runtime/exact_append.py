@@ -248,6 +248,17 @@ class ExactAppend:
         stamp = self._stamps.of_control()
         self._put(batch, stamp, stamp.first_sequence + batch.count - 1, more=more)
 
+    def close_holes(self, position: int, count_max: int) -> int:
+        """Close about `count_max` holes whose records are before a position: all logs have their messages.
+        Return the number of closed holes.
+
+        The next commit records it. After a crash before it, the holes are open again."""
+        known = self.known
+        if not known.has_before(position):
+            return 0
+        self._commits.end_open()  # its space for last records is fixed
+        return known.close_before(position, count_max)
+
     def position_of(self, row: int) -> int | None:
         """Return the position of a message of the last batch. None: it was dropped, or the batch was not
         filtered."""

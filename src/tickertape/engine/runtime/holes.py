@@ -218,6 +218,10 @@ class KnownSequences:
         wanted[above:] = True
         return wanted & (sequences > np.uint64(received))
 
+    def has_before(self, position: int) -> bool:
+        """Return whether the record of an open hole is before a position."""
+        return bool(self._order) and next(iter(self._order))[0] < position
+
     def split(self, publisher: int, sequences: UInt64s, *, from_link: bool) -> SequenceSplit:
         """Split rising sequences of a publisher into those to append and duplicates."""
         highest = self._highest.get(publisher, 0)
@@ -262,6 +266,18 @@ class KnownSequences:
         own = self._holes[publisher]
         self._replace(publisher, own, own.without(sequences))
         self._limit(publisher)
+
+    def close_before(self, position: int, count_max: int) -> int:
+        """Close about `count_max` holes, the oldest first, whose records are before a position. Return their
+        number."""
+        count = 0
+        while count < count_max and self.has_before(position):
+            opened, publisher = next(iter(self._order))
+            own = self._holes[publisher]
+            left = own.opened != opened
+            count += len(left) - int(left.sum())
+            self._replace(publisher, own, own.taken(left))
+        return count
 
     def recover(self, latest: Mapping[str, bytes], damage: list[JournalCorrupt]) -> bool:
         """Restore the holes from the newest control records, by `latest_of`. Return whether the log had any.

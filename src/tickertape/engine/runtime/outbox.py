@@ -30,7 +30,7 @@ from tickertape.journal.commit.jobs import JournalJob
 from tickertape.journal.format.staging_file import StagingTask
 from tickertape.journal.reading.archive_reader import ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
-from tickertape.wire.commands import Ack, Command, Ended, Goodbye, Persisted
+from tickertape.wire.commands import Ack, Command, Ended, Goodbye, LinkMismatch, Persisted
 from tickertape.wire.frames import encode_frame
 
 NO_CONNECTION: Final = -1
@@ -111,9 +111,9 @@ class Outbox:
         self.send(conn, Ended(sub_id=sub_id, code=error.code, text=str(error)))
         self.put(SubscriptionEnded(conn, sub_id, topic, error))
 
-    def close(self, conn: int, error: TickertapeError) -> None:
+    def close(self, conn: int, error: TickertapeError, mismatches: tuple[LinkMismatch, ...] = ()) -> None:
         """Send a goodbye with an error and close the connection. Count the error."""
-        self.send(conn, Goodbye(code=error.code, text=str(error)))
+        self.send(conn, Goodbye(code=error.code, text=str(error), mismatches=mismatches))
         self._statistics.end(error)
         self.put(CloseConnection(conn, error.code, str(error)))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.base.interfaces import Buffer, Now
@@ -331,6 +331,11 @@ class GroupCommit:
     def ready(self) -> bool:
         """Whether a segment is active and the journal neither failed nor is closing."""
         return self.active is not None and self.failure is None and not self.closing
+
+    @property
+    def level(self) -> Literal["local", "written"]:
+        """Durability of persisted commits: synced, or only written."""
+        return "local" if self._policy is SyncPolicy.ALWAYS else "written"
 
     @property
     def stopping(self) -> bool:

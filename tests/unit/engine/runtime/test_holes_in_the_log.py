@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.replication import make_replication
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import read_log
@@ -35,7 +36,8 @@ class ReplicatingWorld(EngineWorld):
     replicating = True
 
     def make_broker(self, *arguments: Any, **more: Any) -> Broker:
-        return super().make_broker(*arguments, replicating=self.replicating, **more)
+        replication = make_replication(arguments[0]) if self.replicating else None
+        return super().make_broker(*arguments, replication=replication, **more)
 
     def rows(self) -> list[Row]:
         """Return the messages, and the control records of replication, in log order."""

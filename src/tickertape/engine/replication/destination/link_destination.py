@@ -115,6 +115,8 @@ class LinkDestination:
         self._requested = 0
         """Requested rows without an appended answer, all in the first frame."""
         self._pause: PauseReason | None = None
+        self.answer_bytes = 0
+        """Size of the held answers, which cost no credit."""
         self._requests: list[LinkRequest] = []
         self._processed: deque[_ProcessedEnd] = deque()
         self._durable = self._acknowledged = 0
@@ -155,6 +157,7 @@ class LinkDestination:
         batch.verify()
         if command.answers:
             self._answers.append(_HeldFrame(command.end, 0, batch))
+            self.answer_bytes += batch.cost
         else:
             self._hold(_HeldFrame(command.end, batch.cost, batch))
 
@@ -183,6 +186,16 @@ class LinkDestination:
     def pause(self, reason: PauseReason | None) -> None:
         """Stop to take frames and to return credit, or continue with None. The link stays open."""
         self._pause = reason
+
+    @property
+    def durable(self) -> int:
+        """Position of the source before which all rows are persisted here."""
+        return self._durable
+
+    @property
+    def held_frames(self) -> int:
+        """Frames that are not processed yet."""
+        return len(self._frames) + len(self._answers)
 
     # -- work -----------------------------------------------------------------------------------------
 
@@ -246,6 +259,7 @@ class LinkDestination:
         if frame.done == frame.count:
             if self._requested:
                 self._answers.popleft()
+                self.answer_bytes -= batch.cost
                 self._requested -= batch.run_count
             if not self._requested:
                 self._complete_done()

@@ -1,0 +1,157 @@
+"""Source end: one connection of an outgoing link, and the state of the link over all of its connections."""
+
+from __future__ import annotations
+
+from tickertape.base.errors import BadLink, LinkRefused
+from tickertape.engine.replication.link_facts import OutgoingLink
+from tickertape.engine.replication.links.link_row import LinkCounters, LinkRow, LinkState
+from tickertape.engine.replication.places import LinkStart, StartRefused
+from tickertape.engine.replication.routes import DestinationRoutes, PassThrough, RuleSet
+from tickertape.engine.replication.source.link_frames import LinkFrame
+from tickertape.engine.replication.source.link_source import LinkSource
+from tickertape.engine.replication.source.routed_log import SourceLog
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
+from tickertape.wire.link import (
+    DestinationCommand,
+    LinkAck,
+    LinkCredit,
+    LinkNames,
+    LinkOpened,
+    LinkRequest,
+    LinkRuns,
+    LinkSide,
+    SourceCommand,
+    link_name_bytes,
+    link_position_bytes,
+)
+
+
+class OutgoingState:
+    """A configured destination."""
+
+    def __init__(self, link: OutgoingLink) -> None:
+        self.link = link
+        self.end: SourceEnd | None = None
+        """The connection, also before its handshake."""
+        self.log = b""
+        """Log id of the destination. Empty: it was not connected since the start of the server."""
+        self.acknowledged: int | None = None
+        """Position before which the destination had all rows on its disk at the end of its last connection.
+        None: unknown."""
+        self.error = ""
+        """Text of the last error."""
+        self.refused = False
+        """Only an operator can change the cause of the last error."""
+        self.counters = LinkCounters()
+
+    @property
+    def name(self) -> str:
+        """Name of the destination."""
+        return self.link.destination
+
+    def needed(self) -> int | None:
+        """Return the lowest position that the destination needs. None: unknown."""
+        position = None if self.end is None or self.end.source is None else self.end.source.oldest_needed()
+        return self.acknowledged if position is None else position
+
+    def row(self, pinned: int) -> LinkRow:
+        """Return the state for statistics. `pinned`: position that retention keeps for it."""
+        source = None if self.end is None else self.end.source
+        return LinkRow(
+            name=self.name,
+            direction="out",
+            state=self._state(),
+            log=self.log.hex(),
+            position=(self.acknowledged or 0) if source is None else source.durable,
+            behind=0 if source is None else source.behind,
+            unsent=0 if source is None else source.unsent,
+            pinned=pinned,
+            held=0,
+            paused="",
+            error=self.error,
+            counters=self.counters,
+        )
+
+    def _state(self) -> LinkState:
+        if self.end is None:
+            return "refused" if self.refused else "down"
+        if self.end.source is None:
+            return "opening"
+        return "live" if self.end.source.resynced else "resync"
+
+
+class SourceEnd:
+    """One connection to a destination."""
+
+    def __init__(self, conn: int, state: OutgoingState, side: LinkSide) -> None:
+        """`side`: facts of this server in the handshake."""
+        self.conn = conn
+        self.state = state
+        self.side = side
+        self.source: LinkSource | None = None
+        """None before the handshake."""
+        self.writable = True
+        self._resynced = False
+
+    @property
+    def name(self) -> str:
+        """Name of the destination."""
+        return self.state.name
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` can do something."""
+        return self.writable and self.source is not None and self.source.has_work
+
+    def opened(
+        self, command: LinkOpened, log: SourceLog, catalog: TopicCatalog, reporters: frozenset[bytes]
+    ) -> LinkStart:
+        """Start the stream after the validated answer of the destination. Raises `LinkRefused`."""
+        link = self.state.link
+        routes = DestinationRoutes(
+            RuleSet(link.rules), PassThrough(link.pass_through), command.side.log, catalog
+        )
+        source = LinkSource(log, routes, reporters)
+        start = source.opened(command)
+        if isinstance(start, StartRefused):
+            raise LinkRefused(start.text(self.name))
+        self.source = source
+        return start
+
+    def received(self, command: SourceCommand | DestinationCommand) -> None:
+        """Handle a command of the destination after the handshake. Raises `BadLink`."""
+        if self.source is None or not isinstance(command, LinkRequest | LinkAck | LinkCredit):
+            raise BadLink(
+                f"Unexpected {type(command).__name__} from the destination of a link. "
+                "Report the defect of the destination."
+            )
+        if isinstance(command, LinkRequest):
+            self.state.counters.requested += len(command.positions) // link_position_bytes
+        self.source.received(command)
+
+    def take_resynced(self) -> bool:
+        """Return once whether the destination has all rows that were persisted at the handshake."""
+        news = not self._resynced and self.source is not None and self.source.resynced
+        self._resynced = self._resynced or news
+        return news
+
+    def step(self) -> list[LinkFrame]:
+        """Do a bounded piece of work. Return the frames to send. Raises errors after which the link ends."""
+        if self.source is None:
+            return []
+        frames = self.source.step()
+        counters = self.state.counters
+        for command, batch in frames:
+            if isinstance(command, LinkRuns) and batch is not None:
+                counters.messages += batch.count
+                counters.bytes += batch.cost
+            elif isinstance(command, LinkNames):
+                counters.named += len(command.rows) // link_name_bytes
+                counters.bytes += len(command.rows)
+        return frames
+
+    def stop(self) -> None:
+        """Stop at the end of the connection."""
+        if self.source is not None:
+            self.state.acknowledged = self.source.durable
+            self.source.stop()
