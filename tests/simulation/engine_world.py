@@ -24,6 +24,7 @@ from tickertape.engine.runtime.effects import (
     ArchiveRead,
     CloseConnection,
     DiskJob,
+    Effect,
     Fatal,
     LogEvent,
     OfflineStart,
@@ -65,6 +66,8 @@ class EngineWorld:
 
     sow: Sequence[SowDefinition] = ()
     """SOW topics of the engine."""
+    instance = "test"
+    log_id = bytes(range(16))
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class EngineWorld:
 
     def open(self) -> None:
         """Start the engine on the contents of the disk."""
-        identity = open_identity(self.disk, owner="engine", create=True, new_id=bytes(range(16)))
+        identity = open_identity(self.disk, owner="engine", create=True, new_id=self.log_id)
         recovered = recover_journal(self.disk, identity.journal_id)
         journal = Journal(
             recovered,
@@ -146,7 +149,7 @@ class EngineWorld:
         return Broker(
             journal,
             registry,
-            instance="test",
+            instance=self.instance,
             software="test",
             catalog=TopicCatalog(self.recorded, self.validated, self.topic_types, queues, self.sow),
             retention=self.retention,
@@ -185,32 +188,36 @@ class EngineWorld:
         """Take the engine's effects: bytes arrive at once, jobs and reads wait for their turn."""
         check_deadlines(self.broker, self.mono)
         for effect in self.broker.effects():
-            if isinstance(effect, Send):
-                if effect.conn in self.peers:
-                    self.peers[effect.conn].take(b"".join(effect.buffers))
-            elif isinstance(effect, DiskJob):
-                self.jobs.append(effect.job)
-            elif isinstance(effect, ReadLog):
-                self.reads.append(effect)
-            elif isinstance(effect, ArchiveRead):
-                self.archive_reads.append(effect)
-            elif isinstance(effect, PauseReading | ResumeReading):
-                self.pauses.append(effect)
-            elif isinstance(effect, LogEvent):
-                self.counts[effect.name] += 1
-                self.told.append(effect)
-            elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
-                self.spilled.take(effect)
-            elif isinstance(effect, StagingJob):
-                self.staging_jobs.append(effect)
-            elif isinstance(effect, OfflineStart | OfflineStop):
-                self.offline.append(effect)
-            elif isinstance(effect, CloseConnection):
-                self.counts["closed"] += 1
-                if effect.conn in self.peers:
-                    self.peers[effect.conn].closed = True
-            elif isinstance(effect, Fatal):
-                self.fatal = effect.error
+            self.perform(effect)
+
+    def perform(self, effect: Effect) -> None:
+        """Execute an effect."""
+        if isinstance(effect, Send):
+            if effect.conn in self.peers:
+                self.peers[effect.conn].take(b"".join(effect.buffers))
+        elif isinstance(effect, DiskJob):
+            self.jobs.append(effect.job)
+        elif isinstance(effect, ReadLog):
+            self.reads.append(effect)
+        elif isinstance(effect, ArchiveRead):
+            self.archive_reads.append(effect)
+        elif isinstance(effect, PauseReading | ResumeReading):
+            self.pauses.append(effect)
+        elif isinstance(effect, LogEvent):
+            self.counts[effect.name] += 1
+            self.told.append(effect)
+        elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
+            self.spilled.take(effect)
+        elif isinstance(effect, StagingJob):
+            self.staging_jobs.append(effect)
+        elif isinstance(effect, OfflineStart | OfflineStop):
+            self.offline.append(effect)
+        elif isinstance(effect, CloseConnection):
+            self.counts["closed"] += 1
+            if effect.conn in self.peers:
+                self.peers[effect.conn].closed = True
+        elif isinstance(effect, Fatal):
+            self.fatal = effect.error
 
     def run_job(self) -> None:
         """The disk completes its oldest job, or writes its commit and syncs it in another turn."""

@@ -1,0 +1,287 @@
+"""Simulation of two or three whole engines joined by links, with publishers that fail over between them.
+
+Must never compute an expectation with the product: sets of sent, acknowledged and stored messages decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Final
+
+from tests.simulation.engine_peer import Peer
+from tests.simulation.linked_engine import TOPICS, Key, LinkedEngine, PipeEnd, body_of
+from tests.simulation.pair_world import TOPOLOGIES
+from tickertape.base.names import publisher_id
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.replication.link_facts import OutgoingLink
+from tickertape.engine.replication.routes import ReplicationRule
+from tickertape.journal.retention import RetentionPolicy
+from tickertape.wire.commands import Publish
+
+ONE_WAY: Final = "one way"
+ROUNDS_MAX: Final = 400
+QUIET_ROUNDS: Final = 6
+"""Rounds without anything to do after which links are idle."""
+
+
+def link_to(number: int, *excluded: str) -> OutgoingLink:
+    """Return the link of all topics to a server."""
+    rule = ReplicationRule(topic=".*", sync=False)
+    return OutgoingLink(destination=f"server-{number}", rules=(rule,), excluded=excluded)
+
+
+class FailoverStore:
+    """A publisher with a publish store, at any of several engines."""
+
+    def __init__(self, name: str, rng: Random, counts: Counter[str]) -> None:
+        self.name = name
+        self.peer: Peer | None = None
+        self.publisher = publisher_id(name)
+        self.kept: list[int] = []
+        """Messages without an acknowledgement, ascending."""
+        self.sent: set[Key] = set()
+        self.acknowledged: set[Key] = set()
+        self._next = 1
+        self._resent = False
+        """Whether the messages without an acknowledgement were sent on this connection."""
+        self._rng = rng
+        self._counts = counts
+
+    def connect(self, engine: LinkedEngine) -> None:
+        """Log on at an engine. The messages without an acknowledgement are sent after its answer."""
+        self.hear()
+        self.peer = engine.connect(self.name)
+        self._resent = False
+        self.hear()
+
+    def publish(self, count: int) -> None:
+        """Send new messages, before the answer to the logon with the others later."""
+        sequences = [*range(self._next, self._next + count)]
+        self._next += count
+        self.kept += sequences
+        self.sent |= {(self.publisher, sequence) for sequence in sequences}
+        if self._resent:
+            self._send(sequences)
+        self.hear()
+
+    def hear(self) -> None:
+        """Process the answers that have arrived."""
+        peer = self.peer
+        if peer is None or peer.logged_on is None:
+            return
+        last = peer.acked_sequence
+        self.acknowledged |= {(self.publisher, s) for s in self.kept if s <= last}
+        self.kept = [sequence for sequence in self.kept if sequence > last]
+        if not self._resent:
+            self._resent = True
+            kept = [*self.kept]
+            while kept and not peer.closed:
+                count = self._rng.choice((1, 5, 50))
+                self._send(kept[:count])
+                self._counts["resent frames"] += 1
+                del kept[:count]
+
+    def _send(self, sequences: list[int]) -> None:
+        peer = self.peer
+        assert peer is not None
+        builder = BatchBuilder()
+        for sequence in sequences:
+            body = body_of(self.publisher, sequence)
+            builder.add(TOPICS[sequence % 2], body, sequence=sequence, key=f"k{sequence % 5}")
+        peer.frames += 1
+        batch = MessageBatch.parse(builder.build(self.publisher, first_sequence=sequences[0]).encode())
+        peer.send(Publish(frame=peer.frames, sequenced=True), batch)
+
+
+class LinkedEngines:
+    """Engines, links between them, publishers, and faults."""
+
+    def __init__(self, seed: int, counts: Counter[str], topology: str = "") -> None:
+        self.rng = Random(seed)
+        self.counts = counts
+        self.topology = topology or self.rng.choice([*TOPOLOGIES, ONE_WAY])
+        counts[self.topology] += 1
+        self.edges = ((0, 1),) if self.topology == ONE_WAY else TOPOLOGIES[self.topology]
+        excluded = ("replicate",) if self.topology == ONE_WAY else ()
+        numbers = range(2 if self.topology in ("pair", ONE_WAY) else 3)
+        retention = RetentionPolicy(size_bytes=1) if self.rng.random() < 0.5 else None
+        self.engines = [
+            LinkedEngine(
+                self.rng.getrandbits(32),
+                number,
+                tuple(link_to(other, *excluded) for at, other in self.edges if at == number),
+                counts,
+                retention,
+            )
+            for number in numbers
+        ]
+        self.taking = self.engines[:1] if self.topology == ONE_WAY else self.engines
+        """Engines at which clients publish."""
+        self.links: dict[tuple[int, int], PipeEnd] = {}
+        """The source end of each link."""
+        self.stores = [FailoverStore(f"p{number}", self.rng, counts) for number in range(3)]
+        for store in self.stores:
+            store.connect(self.rng.choice(self.taking))
+
+    # -- steps ------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """A publisher sends new messages."""
+        store = self.rng.choice(self.stores)
+        if store.peer is None or store.peer.closed or not self._is_alive(store.peer):
+            store.connect(self.rng.choice(self.taking))
+        store.publish(self.rng.choice((1, 1, 4, 12)))
+
+    def _is_alive(self, peer: Peer) -> bool:
+        return peer.world.peers.get(peer.conn) is peer
+
+    def fail_over(self) -> None:
+        """A publisher connects to another server."""
+        self.rng.choice(self.stores).connect(self.rng.choice(self.taking))
+        self.counts["failovers"] += 1
+
+    def connect(self, edge: tuple[int, int] | None = None) -> None:
+        """A source connects, if its link has no connection."""
+        edge = edge or self.rng.choice(self.edges)
+        old = self.links.get(edge)
+        if old is None or not old.open:  # the destination may still have the old connection
+            self.counts["connections beside a lost one"] += old is not None and old.peer.open
+            source, destination = (self.engines[number] for number in edge)
+            self.links[edge] = source.link_to(destination)
+
+    def deliver(self) -> None:
+        """Bytes arrive at some ends."""
+        for engine in self.engines:
+            for end in [*engine.ends.values()]:
+                if self.rng.random() < 0.7:
+                    for _ in range(self.rng.choice((1, 5))):
+                        end.deliver()
+
+    def work(self) -> None:
+        """An engine takes a step."""
+        engine = self.rng.choice(self.engines)
+        for _ in range(self.rng.choice((1, 8))):
+            engine.step()
+        for store in self.stores:
+            store.hear()
+
+    def pass_time(self) -> None:
+        """Time passes at an engine."""
+        self.rng.choice(self.engines).wake(self.rng.choice((0.1, 1.1)))
+
+    def cut(self) -> None:
+        """The network ends a connection, and bytes on the way are lost."""
+        if self.links:
+            end = self.links[self.rng.choice([*self.links])]
+            if end.whole:
+                self.counts["cuts"] += 1
+                end.lose_bytes(self.rng)
+                end.peer.lose_bytes(self.rng)
+
+    def block(self) -> None:
+        """The network takes no more bytes from an end, or takes them again."""
+        engine = self.rng.choice(self.engines)
+        if engine.ends:
+            conn = self.rng.choice([*engine.ends])
+            if self.rng.random() < 0.5:
+                engine.broker.blocked(conn)
+                self.counts["blocked"] += 1
+            else:
+                engine.broker.writable(conn)
+                engine.collect()
+
+    def crash(self) -> None:
+        """An engine loses power, or its process is killed."""
+        engine = self.rng.choice(self.engines)
+        power = self.rng.random() < 0.6
+        engine.disk = engine.disk.crash_clone(self.rng) if power else engine.disk.kill_clone(self.rng)
+        self.counts["power losses" if power else "kills"] += 1
+        engine.open()
+
+    def small_bounds(self) -> None:
+        """An engine keeps little of its log in memory."""
+        self.rng.choice(self.engines).small_tail()
+
+    def step(self) -> None:
+        """Take one random step."""
+        ways = [self.deliver, self.work, self.work] * 8 + [self.publish] * 8 + [self.connect] * 3
+        ways += [self.fail_over, self.pass_time, self.small_bounds, self.block]
+        self.rng.choice(ways)()
+        if self.rng.random() < 0.02:
+            self.rng.choice((self.cut, self.crash))()
+
+    def run(self, steps: int) -> None:
+        """Take random steps."""
+        for _ in range(steps):
+            self.step()
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Connect everything, send all messages again, and wait until nothing happens any more."""
+        quiet = 0
+        for _ in range(ROUNDS_MAX):
+            quiet = 0 if self._round() else quiet + 1
+            if quiet == QUIET_ROUNDS:
+                break
+        else:
+            raise AssertionError("links do not become idle")
+        self.check()
+
+    def _round(self) -> int:
+        """Each part does all its work. Return the number of deliveries and rows of the round."""
+        before = [len(engine.persisted) for engine in self.engines]
+        done = 0
+        for store in self.stores:
+            if store.peer is None or store.peer.closed or not self._is_alive(store.peer):
+                store.connect(self.rng.choice(self.taking))
+        for edge in self.edges:
+            self.connect(edge)
+        for _ in range(20):
+            moved = 0
+            for engine in self.engines:
+                for end in [*engine.ends.values()]:
+                    engine.broker.writable(end.conn)
+                    engine.collect()
+                    while end.deliver():
+                        moved += 1
+                engine.settle()
+            done += moved
+            if not moved:
+                break
+        for engine in self.engines:
+            engine.wake(1.5)
+            engine.settle()
+        for store in self.stores:
+            store.hear()
+        return done + sum(len(engine.persisted) for engine in self.engines) - sum(before)
+
+    def check(self) -> None:
+        """Each log has each message once, no acknowledged message is missing, and links are idle."""
+        sent = {key for store in self.stores for key in store.sent}
+        acknowledged = {key for store in self.stores for key in store.acknowledged}
+        everything = {key for engine in self.engines for key in engine.persisted.values()}
+        assert not [store.kept for store in self.stores if store.kept], "unacknowledged messages"
+        assert acknowledged == sent
+        assert everything == sent, ("lost", sorted(sent - everything)[:5])
+        for engine in self.engines:
+            keys = [*engine.persisted.values()]
+            twice = [key for key, count in Counter(keys).items() if count > 1]
+            assert not twice, (engine.instance, "twice", twice[:5])
+            lacking = everything - {*keys}
+            assert not lacking, (engine.instance, "lacks", sorted(lacking)[:5])
+            self._check_rows(engine)
+        self.counts["messages"] += len(everything)
+
+    def _check_rows(self, engine: LinkedEngine) -> None:
+        """All links are live, have nothing to send, and hold nothing."""
+        assert engine.broker.links is not None
+        rows = engine.broker.links.rows()
+        number = self.engines.index(engine)
+        assert len([row for row in rows if row.direction == "out"]) == sum(at == number for at, _ in self.edges)
+        for row in rows:
+            assert (row.state, row.behind, row.unsent, row.held) == ("live", 0, 0, 0), row
+        self.counts["removed messages"] += sum(
+            at < engine.broker.journal.view.first_position for at in engine.persisted
+        )

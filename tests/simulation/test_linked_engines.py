@@ -1,0 +1,24 @@
+"""Whole engines joined by links, through cuts, crashes and retention, against sets of messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.simulation.linked_engines import LinkedEngines
+
+SEEDS = 12
+SEEDS_FULL = 600
+
+
+def test_all_engines_have_each_message_once_and_links_become_idle(full: bool) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(SEEDS_FULL if full else SEEDS):
+        world = LinkedEngines(seed, counts)
+        world.run(world.rng.choice((100, 250, 400)))
+        world.heal()
+    for name in (
+        "pair", "chain", "mesh", "one way", "cuts", "kills", "power losses", "failovers", "resent frames",
+        "link_connected", "link_disconnected", "link_resynced", "blocked", "removed messages", "messages",
+        "connections beside a lost one", "segments_removed",
+    ):  # fmt: skip
+        assert counts[name], (name, counts)
