@@ -279,7 +279,9 @@ class LinkedEngines:
         assert engine.broker.links is not None
         rows = engine.broker.links.rows()
         number = self.engines.index(engine)
-        assert len([row for row in rows if row.direction == "out"]) == sum(at == number for at, _ in self.edges)
+        assert len([row for row in rows if row.direction == "out"]) == sum(
+            at == number for at, _ in self.edges
+        )
         for row in rows:
             assert (row.state, row.behind, row.unsent, row.held) == ("live", 0, 0, 0), row
         self.counts["removed messages"] += sum(

@@ -94,6 +94,11 @@ class LinkRegistry:
         self._reporting = Reporting(parts, exact, facts, self._outgoing)
         self._pins = LinkPins(parts.journal.view, facts, self._outgoing.values())
         self._stopping = False
+        self._begun = 0
+        """Position of the record of this run."""
+        self._early: dict[int, LinkOpen] = {}
+        """Handshakes that wait for the record of this run, to send or to answer. Others could remember a run
+        that this log has forgotten after a power loss."""
         self.connections: dict[int, SourceEnd | DestinationEnd | None] = {}
         """Connections of links. None before the handshake of an incoming one. Callers must not change it."""
         self._ready: dict[SourceEnd | DestinationEnd, None] = {}
@@ -103,6 +108,7 @@ class LinkRegistry:
 
     def begin(self) -> None:
         """Append the record of this run of the server, as its first row."""
+        self._begun = self._commits.accepted_end
         self._reporting.begin(self._start)
 
     # -- connections ----------------------------------------------------------------------------------
@@ -116,7 +122,8 @@ class LinkRegistry:
         state.end = self.connections[conn] = end
         heartbeat = int(link_heartbeat_seconds * _MILLISECONDS)
         self._parts.heartbeats.begin(conn, heartbeat)
-        self._outbox.put(SendLink(conn, LinkOpen(side=end.side, token=token, heartbeat_ms=heartbeat)))
+        self._early[conn] = LinkOpen(side=end.side, token=token, heartbeat_ms=heartbeat)
+        self._take_early()
 
     def accept(self, conn: int) -> None:
         """Add an accepted connection, whose first command is a command of a link."""
@@ -144,6 +151,7 @@ class LinkRegistry:
 
     def _remove(self, conn: int, error: TickertapeError | None) -> None:
         end = self.connections.pop(conn, None)
+        self._early.pop(conn, None)
         for part in (self._parts.throttle, self._outbox):
             part.forget(conn)
         self._parts.heartbeats.drop(conn)
@@ -192,7 +200,8 @@ class LinkRegistry:
             elif isinstance(command, Heartbeat):
                 return
             elif end is None:
-                self._open(conn, command)
+                self._early[conn] = self._first(conn, command)
+                self._take_early()
             elif isinstance(end, SourceEnd):
                 self._to_source(end, command)
             else:
@@ -206,13 +215,28 @@ class LinkRegistry:
         self._outbox.put(CloseConnection(conn, error.code, str(error)))
         self._remove(conn, error)
 
-    def _open(self, conn: int, command: SourceCommand | DestinationCommand) -> None:
-        """Answer the handshake of a source."""
-        if not isinstance(command, LinkOpen):
+    def _first(self, conn: int, command: SourceCommand | DestinationCommand) -> LinkOpen:
+        """Return the first command of a source."""
+        if not isinstance(command, LinkOpen) or conn in self._early:
             raise BadLink(
                 f"Unexpected {type(command).__name__} before the handshake of a link. "
                 "Report the defect of the source."
             )
+        return command
+
+    def _take_early(self) -> None:
+        """Send or answer handshakes, once the record of this run is persisted."""
+        if self._commits.persisted_end <= self._begun:
+            return
+        early, self._early = self._early, {}
+        for conn, command in early.items():
+            if isinstance(self.connections[conn], SourceEnd):
+                self._outbox.put(SendLink(conn, command))
+            else:
+                self._open(conn, command)
+
+    def _open(self, conn: int, command: LinkOpen) -> None:
+        """Answer the handshake of a source."""
         side = command.side
         try:
             self._policy.admit_link(side.instance, command.token, self._clock.now)
@@ -324,7 +348,8 @@ class LinkRegistry:
         end = self._commits.persisted_end
         self._places.log_persisted(end)
         self._reporting.close_holes()
-        for one in self.connections.values():
+        self._take_early()
+        for one in [*self.connections.values()]:
             if isinstance(one, DestinationEnd):
                 one.taker.log_persisted(end)
             if one is not None:

@@ -135,7 +135,10 @@ def refusal(source: LinkSide, destination: LinkSide) -> Refusal | None:
     many rules."""
     if not source.destination:
         raise BadLink("Invalid link frame: the source names no destination. Report the defect of the source.")
-    found = mismatches(facts_of(source), facts_of(destination))
+    found = mismatches(
+        facts_of(_without_earlier_starts(source, destination)),
+        facts_of(_without_earlier_starts(destination, source)),
+    )
     if not found:
         return None
     text = " ".join(one.text for one in found)
@@ -143,6 +146,13 @@ def refusal(source: LinkSide, destination: LinkSide) -> Refusal | None:
         LinkRefused(_shortened(text, link_refusal_bytes_max)),
         tuple(LinkMismatch(one.check, _shortened(one.text, link_text_bytes_max)) for one in found),
     )
+
+
+def _without_earlier_starts(side: LinkSide, other: LinkSide) -> LinkSide:
+    """Return a side without lost connections of earlier runs of the other server, which it still has."""
+    earlier = {*decode_starts(other.starts).starts[:-1].tolist()}
+    left = tuple(one for one in side.sources if one.log != other.log or one.start not in earlier)
+    return side if len(left) == len(side.sources) else msgspec.structs.replace(side, sources=left)
 
 
 def _shortened(text: str, bytes_max: int) -> str:
