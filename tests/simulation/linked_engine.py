@@ -30,6 +30,7 @@ from tickertape.engine.runtime.effects import (
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.journal.journal import Journal
 from tickertape.journal.retention import RetentionPolicy
+from tickertape.testing.disk import StrictDisk
 from tickertape.wire.connection import Violation
 from tickertape.wire.link_connection import LinkConnection, LinkRole
 
@@ -94,6 +95,16 @@ class LinkedEngine(EngineWorld):
         for first, batch in read_log(self.broker.journal, self.disk):
             self._keep(first, batch)
         self.collect()
+
+    def copy(self) -> StrictDisk:
+        """Return a copy of the data directory of the running engine."""
+        return self.disk.kill_clone(self.rng)
+
+    def restore(self, copy: StrictDisk) -> None:
+        """Start the engine on an old copy of its data directory."""
+        self.disk = copy
+        self.persisted.clear()
+        self.open()
 
     def _keep(self, first: int, batch: MessageBatch) -> None:
         for index in range(batch.count):
