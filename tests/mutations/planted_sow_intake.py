@@ -19,7 +19,7 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "a message of a SOW topic is staged",
         "engine/transactions/coordinator.py",
-        "        self._checks.check_stateless(batch.topics)\n",
+        "        self._checks.check_transactional(batch.topics)\n",
         "",
         (_TRANSACTIONS,),
         promise="invariant 1",
@@ -28,7 +28,7 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "a part from before the configuration of a SOW is committed",
         "engine/transactions/coordinator.py",
-        "            self._checks.check_stateless(sorted(topics))\n",
+        "            self._checks.check_transactional(sorted(topics))\n",
         "",
         (_TRANSACTIONS,),
         promise="invariant 1",

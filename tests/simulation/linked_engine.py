@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tests.helpers.replication import make_replication
 from tests.simulation.engine_peer import Peer
@@ -32,6 +32,7 @@ from tickertape.journal.journal import Journal
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.testing.disk import StrictDisk
 from tickertape.wire.connection import Violation
+from tickertape.wire.link import DestinationCommand, SourceCommand
 from tickertape.wire.link_connection import LinkConnection, LinkRole
 
 TOPICS: Final = ("orders", "trades")
@@ -216,10 +217,11 @@ class PipeEnd:
             self.hang_up()
             return 1
         for event in self.line.feed(self.incoming.popleft()):
-            if not self.open:
+            if self.conn not in engine.ends:
                 break
             assert not isinstance(event, Violation), event.error
-            engine.broker.link_received(self.conn, event.command, event.batch, engine.now())
+            command = cast("SourceCommand | DestinationCommand", event.command)
+            engine.broker.link_received(self.conn, command, event.batch, engine.now())
             engine.collect()
         return 1
 

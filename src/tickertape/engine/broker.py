@@ -133,16 +133,13 @@ class Broker:
         self.catalog = catalog = catalog or TopicCatalog()
         self._clock = EngineClock(journal.commits)
         self._outbox = Outbox(self.statistics, self._clock)
-        self._sessions = SessionRegistry(
-            instance,
-            registry,
-            rights or AllowAll(),
-            self.statistics,
-            exclusive=not catalog.records_nothing,
-        )
+        exclusive = not catalog.records_nothing
+        rights = rights or AllowAll()
+        self._sessions = SessionRegistry(instance, registry, rights, self.statistics, exclusive=exclusive)
         self.sessions: Mapping[int, Session] = self._sessions.by_conn  # in the order of logons
         self._writer = LogWriter(journal, registry, self._clock, replicating=replication is not None)
-        checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max))
+        sent = None if replication is None else replication.sent_topics()
+        checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max), sent)
         self._throttle = throttle = ReadThrottle(self._outbox)
         self._acks = AckTracker(journal, throttle)
         self.heartbeats = HeartbeatMonitor(self._outbox, self._clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -98,6 +98,14 @@ _NAME_BYTES: Final = 128
 """Memory overhead of a cached name: its entry in the set, with growth."""
 
 
+class ReplicatedTopics(Protocol):
+    """Topics that replication links send."""
+
+    def replicates(self, topic: str) -> bool:
+        """Return whether a link sends messages of a topic."""
+        ...
+
+
 class Admission(NamedTuple):
     """Result of `admit`."""
 
@@ -109,10 +117,13 @@ class Admission(NamedTuple):
 
 
 class PublishChecks:
-    """Validation against the topic catalog. Valid names are cached."""
+    """Validation against the topic catalog. Valid names are cached. `replicated`: topics that links send."""
 
-    def __init__(self, catalog: TopicCatalog, validation: BodyValidation) -> None:
+    def __init__(
+        self, catalog: TopicCatalog, validation: BodyValidation, replicated: ReplicatedTopics | None = None
+    ) -> None:
         self._catalog = catalog
+        self._replicated = replicated
         self._validation = validation
         self._good_topics: set[str] = set()
         self._good_topics_bytes = 0
@@ -180,11 +191,17 @@ class PublishChecks:
                     "Use persistent topics in a transaction."
                 )
 
-    def check_stateless(self, topics: Iterable[str]) -> None:
-        """Raise `BadOption` for messages of a transaction on topics of a SOW.
+    def check_transactional(self, topics: Iterable[str]) -> None:
+        """Raise `BadOption` for messages of a transaction on topics of a SOW, and on topics that links send.
 
-        A transaction is accepted in one step, and none of its messages can be refused at its commit."""
+        A transaction is accepted in one step, and none of its messages can be refused at its commit. Links
+        would send its messages one after the other."""
         for topic in topics:
+            if self._replicated is not None and self._replicated.replicates(topic):
+                raise BadOption(
+                    f"Cannot add messages for {shown(topic)} to a transaction: the topic is replicated, and "
+                    "links do not send transactions yet. Publish them without a transaction."
+                )
             if self._catalog.sow_of(topic) is not None:
                 raise BadOption(
                     f"Cannot add messages for {shown(topic)} to a transaction: it is a SOW topic, and a "

@@ -182,7 +182,7 @@ class TransactionCoordinator:
             )
         self._check_free(command.transaction)
         batch = self._admitted(batch)
-        self._checks.check_stateless(batch.topics)
+        self._checks.check_transactional(batch.topics)
         self.staging.write(session, command.transaction, command.part, batch, command.id)
 
     def _admitted(self, batch: MessageBatch) -> MessageBatch:
@@ -343,7 +343,7 @@ class TransactionCoordinator:
         topics = {topic for batch in batches for topic in batch.topics}
         try:
             self._checks.check_still_recorded(topics)
-            self._checks.check_stateless(sorted(topics))
+            self._checks.check_transactional(sorted(topics))
         except (BadTopic, BadOption) as error:
             self._refuse(error)
             return

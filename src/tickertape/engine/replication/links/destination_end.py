@@ -90,7 +90,7 @@ class DestinationEnd:
 
     @property
     def overfull(self) -> bool:
-        """Whether it holds so many answers that the connection must not be read."""
+        """Whether it holds more answers than `link_answer_bytes_max`. The connection is not read then."""
         return self.taker.answer_bytes > link_answer_bytes_max
 
     def received(self, command: SourceCommand | DestinationCommand, batch: MessageBatch | None) -> None:

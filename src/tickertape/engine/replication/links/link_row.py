@@ -10,7 +10,7 @@ must act."""
 
 
 class LinkCounters:
-    """What a link did since the start of the server, over all of its connections."""
+    """Counts of a link since the start of the server, over all of its connections."""
 
     __slots__ = ("bytes", "connects", "disconnects", "messages", "named", "requested")
 

@@ -1,10 +1,10 @@
 """Pins: the rows of this log that retention keeps for other logs.
 
-A configured destination pins what it has not acknowledged, also while it is away. Before the first connection
-of a run its last report counts, and without a report the whole log. Other logs that ever reported rows of
-this log pin by their last reports, because a server on the way could lose its log.
+A configured destination pins the rows that it has not acknowledged, also while it is away. Before the first
+connection of a run its last report counts, and without a report the whole log. Other logs that ever reported
+rows of this log pin by their last reports, because a server on the way could lose its log.
 
-Invariant: a log never loses the right to rows because its link is down.
+Invariant: a link that is down pins at least the rows that it pinned before.
 """
 
 from __future__ import annotations

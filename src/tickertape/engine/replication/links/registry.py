@@ -89,7 +89,8 @@ class LinkRegistry:
         self._server = ServerFacts(
             parts.instance, replication.group, parts.software, replication.topics, replication.destinations
         )
-        self._outgoing = {link.destination: OutgoingState(link) for link in replication.destinations}
+        derived = replication.topics.derived
+        self._outgoing = {link.destination: OutgoingState(link, derived) for link in replication.destinations}
         self._incoming: dict[str, IncomingState] = {}
         self._reporting = Reporting(parts, exact, facts, self._outgoing)
         self._pins = LinkPins(parts.journal.view, facts, self._outgoing.values())
@@ -159,14 +160,15 @@ class LinkRegistry:
             return
         self._ready.pop(end, None)
         state = end.state
-        state.end = None
         state.refused = isinstance(error, _OPERATOR_ERRORS)
         state.error = state.error if error is None else str(error)
         opened = isinstance(end, DestinationEnd) or end.source is not None
         state.counters.disconnects += opened
         if isinstance(end, SourceEnd):
-            end.stop()
+            end.state.ended(end)
             self._outbox.put(LinkEnded(conn, end.name, error, state.refused))
+        else:
+            end.state.end = None
         if opened or error is not None:
             event = "link_refused" if state.refused else "link_disconnected"
             self._event(event, end, warning=True, error=error)
@@ -365,7 +367,7 @@ class LinkRegistry:
         return True
 
     def wake(self) -> None:
-        """Execute what is due."""
+        """Write the report that is due."""
         self._reporting.wake()
 
     # -- steps ----------------------------------------------------------------------------------------
@@ -396,7 +398,7 @@ class LinkRegistry:
             self._event("places_expired", end, warning=True)
 
     def _refresh(self, end: SourceEnd | DestinationEnd) -> None:
-        """Send what an end has to send without a step, and note whether it has work."""
+        """Send the commands that need no step, and note whether an end has work."""
         if self.connections.get(end.conn) is not end:
             return
         if isinstance(end, DestinationEnd):

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tickertape.engine.replication.link_facts import OutgoingLink, TopicFacts
 from tickertape.engine.replication.log_facts import LogFacts
+from tickertape.engine.replication.routes import RuleSet
 from tickertape.engine.sessions.registry import LinkPolicy
+
+
+class SentTopics:
+    """Topics that the links to some destinations send."""
+
+    def __init__(self, destinations: Iterable[OutgoingLink], derived: Sequence[str]) -> None:
+        """`derived`: topics of recorded views."""
+        self._rules = [RuleSet(link.rules, derived) for link in destinations]
+
+    def replicates(self, topic: str) -> bool:
+        """Return whether a link sends messages of a topic."""
+        return any(rules.rule_of(topic) is not None for rules in self._rules)
 
 
 class Replication(NamedTuple):
@@ -21,3 +35,7 @@ class Replication(NamedTuple):
     topics: TopicFacts
     policy: LinkPolicy
     """Decides about incoming links."""
+
+    def sent_topics(self) -> SentTopics:
+        """Return the topics that links send."""
+        return SentTopics(self.destinations, self.topics.derived)

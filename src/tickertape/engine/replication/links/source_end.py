@@ -1,6 +1,8 @@
-"""Source end: one connection of an outgoing link, and the state of the link over all of its connections."""
+"""Source end: one connection of an outgoing link, and the state of the link over all connections."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from tickertape.base.errors import BadLink, LinkRefused
 from tickertape.engine.replication.link_facts import OutgoingLink
@@ -29,8 +31,10 @@ from tickertape.wire.link import (
 class OutgoingState:
     """A configured destination."""
 
-    def __init__(self, link: OutgoingLink) -> None:
+    def __init__(self, link: OutgoingLink, derived: Iterable[str]) -> None:
+        """`derived`: topics of recorded views."""
         self.link = link
+        self.rules = RuleSet(link.rules, derived)
         self.end: SourceEnd | None = None
         """The connection, also before its handshake."""
         self.log = b""
@@ -48,6 +52,13 @@ class OutgoingState:
     def name(self) -> str:
         """Name of the destination."""
         return self.link.destination
+
+    def ended(self, end: SourceEnd) -> None:
+        """Note the end of the connection."""
+        self.end = None
+        if end.source is not None:
+            self.acknowledged = end.source.durable
+        end.stop()
 
     def needed(self) -> int | None:
         """Return the lowest position that the destination needs. None: unknown."""
@@ -107,10 +118,8 @@ class SourceEnd:
         self, command: LinkOpened, log: SourceLog, catalog: TopicCatalog, reporters: frozenset[bytes]
     ) -> LinkStart:
         """Start the stream after the validated answer of the destination. Raises `LinkRefused`."""
-        link = self.state.link
-        routes = DestinationRoutes(
-            RuleSet(link.rules), PassThrough(link.pass_through), command.side.log, catalog
-        )
+        passed = PassThrough(self.state.link.pass_through)
+        routes = DestinationRoutes(self.state.rules, passed, command.side.log, catalog)
         source = LinkSource(log, routes, reporters)
         start = source.opened(command)
         if isinstance(start, StartRefused):
@@ -153,5 +162,4 @@ class SourceEnd:
     def stop(self) -> None:
         """Stop at the end of the connection."""
         if self.source is not None:
-            self.state.acknowledged = self.source.durable
             self.source.stop()
