@@ -97,6 +97,11 @@ class LinkedEngine(EngineWorld):
             self._keep(first, batch)
         self.collect()
 
+    def restart(self, *, power: bool = False) -> None:
+        """Start the engine again after the end of its process, or after a loss of power."""
+        self.disk = self.disk.crash_clone(self.rng) if power else self.disk.kill_clone(self.rng)
+        self.open()
+
     def copy(self) -> StrictDisk:
         """Return a copy of the data directory of the running engine."""
         return self.disk.kill_clone(self.rng)

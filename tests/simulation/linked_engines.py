@@ -203,9 +203,8 @@ class LinkedEngines:
         """An engine loses power, or its process is killed."""
         engine = self.rng.choice(self.engines)
         power = self.rng.random() < 0.6
-        engine.disk = engine.disk.crash_clone(self.rng) if power else engine.disk.kill_clone(self.rng)
         self.counts["power losses" if power else "kills"] += 1
-        engine.open()
+        engine.restart(power=power)
 
     def keep_copy(self) -> None:
         """Copy the data directory of an engine."""
