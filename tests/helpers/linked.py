@@ -10,6 +10,9 @@ from tickertape.engine.replication.links.link_row import LinkRow
 from tickertape.engine.replication.links.registry import LinkRegistry
 from tickertape.journal.retention import RetentionPolicy
 
+PIECE = 20
+"""Messages of one publish frame, few enough for several segments."""
+
 __all__ = ["FailoverStore", "LinkedEngine", "PipeEnd", "link_to"]
 
 
@@ -63,8 +66,9 @@ def publish(engine: LinkedEngine, count: int, name: str = "p") -> FailoverStore:
     store.connect(engine)
     engine.settle()
     store.hear()
-    store.publish(count)
-    engine.settle()
+    for begin in range(0, count, PIECE):
+        store.publish(min(PIECE, count - begin))
+        engine.settle()
     store.hear()
     assert store.kept == []
     return store

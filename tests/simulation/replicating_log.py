@@ -229,7 +229,8 @@ class ReplicatingLog:
             self.clock.set(now)
             self.journal.commits.end_open()
             at = self.facts.starts.place(self.journal.commits.accepted_end)
-            record = self.reporter.report(now, at, self.group, now.wall)
+            reached = self.facts.reports.reached(self.group)
+            record = self.reporter.report(now, at, self.group, now.wall, reached)
             self.facts.note(record)
             self._append(record)
             self.counts["reports"] += 1

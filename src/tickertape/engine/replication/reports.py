@@ -62,6 +62,7 @@ class Reports:
     def note(self, log: bytes, report: CoveredRecord) -> None:
         """Take a report of another log that is in this log now."""
         if self.is_news(log, report):
+            self._newest.pop(log, None)  # the order is that of the last reports
             self._newest[log] = report
             if any(place.log == self._journal for place in report.places):
                 self._reporters.add(log)
@@ -94,6 +95,19 @@ class Reports:
             positions.append(0 if place is None else starts.resume(place, end) or 0)
         return min(positions)
 
+    def reached(self, group: Group) -> list[LogPlace]:
+        """Return places of logs without a link to this one: this log has their rows by the links of others.
+
+        Each report passed all rows before it, so this log has all rows that the reporter had."""
+        direct = {self._journal, *(place.log for place in group.places.newest())}
+        found: dict[bytes, LogPlace] = {}
+        for log, report in self._newest.items():
+            if _has_rows_before(log, report, group):
+                for place in (*report.places, LogPlace(log, report.start, report.position)):
+                    if place.log not in direct:
+                        found[place.log] = place
+        return [*found.values()]
+
     def stable_stamp(self, group: Group) -> int:
         """Return an order stamp: each message that arrives for the first time has a higher one.
 
@@ -111,11 +125,7 @@ class Reports:
         report = self._newest.get(member)
         if report is None or not _equal(report.members, group.members):
             return None  # last messages of a log that left may still arrive there
-        if member not in group.sources:
-            return report
-        # Over another route a report can arrive before rows that only this source still has.
-        place = LogPlace(member, report.start, report.position)
-        return report if group.places.passed(place) else None
+        return report if _has_rows_before(member, report, group) else None
 
 
 class ReportWriter:
@@ -141,14 +151,18 @@ class ReportWriter:
         `now` is monotonic."""
         return max(self._next - now, 0.0) if self._pending else None
 
-    def report(self, now: Now, at: LogPlace, group: Group, stamp: int) -> CoveredRecord:
+    def report(
+        self, now: Now, at: LogPlace, group: Group, stamp: int, reached: Iterable[LogPlace] = ()
+    ) -> CoveredRecord:
         """Return the report to append as the row at the place `at` of this log.
 
-        `stamp` is the highest order stamp in the log, microseconds since 1970 UTC."""
+        `stamp` is the highest order stamp in the log, microseconds since 1970 UTC. `reached`: places of logs
+        without a link to this one."""
         self._pending, self._next = False, now.mono + report_seconds_min
         self._number = max(self._number + 1, now.wall)
         members = sorted(group.members)
-        return covered(self._number, at.start, at.position, group.places.newest(), members, stamp)
+        places = [*group.places.newest(), *reached]
+        return covered(self._number, at.start, at.position, places, members, stamp)
 
 
 _ABOUT_REPORTS: Final = frozenset(("covered", "reporter"))
@@ -171,6 +185,13 @@ def _type_of(body: bytes | memoryview) -> str:
         return decode_head(bytes(body)).type
     except JournalCorrupt:
         return ""
+
+
+def _has_rows_before(log: bytes, report: CoveredRecord, group: Group) -> bool:
+    """Return whether this log has all rows of another log before its report.
+
+    Over another route a report can arrive before rows that only a direct source still has."""
+    return log not in group.sources or group.places.passed(LogPlace(log, report.start, report.position))
 
 
 def _place_of(places: Iterable[LogPlace], log: bytes) -> LogPlace | None:

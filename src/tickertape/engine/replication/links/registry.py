@@ -193,6 +193,8 @@ class LinkRegistry:
         self, conn: int, command: SourceCommand | DestinationCommand, batch: MessageBatch | None
     ) -> None:
         """Handle a command of the other end. The first one of an accepted connection is `LinkOpen`."""
+        if conn not in self.connections:
+            return  # ended meanwhile
         end = self.connections[conn]
         try:
             if self._commits.failure is not None:

@@ -96,7 +96,9 @@ class Reporting:
             return
         self._commits.end_open()
         place = self._facts.starts.place(self._commits.accepted_end)
-        record = self._writer.report(now, place, self.group, max(self._stamp, now.wall))
+        group = self.group
+        reached = self._facts.reports.reached(group)
+        record = self._writer.report(now, place, group, max(self._stamp, now.wall), reached)
         self._facts.note(record)
         self._append(record)
         self._parts.clock.announce(self)
