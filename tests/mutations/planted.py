@@ -20,6 +20,7 @@ from tests.mutations.planted_filters import FILTER_MUTATIONS
 from tests.mutations.planted_groups import GROUP_MUTATIONS
 from tests.mutations.planted_holes import HOLE_MUTATIONS
 from tests.mutations.planted_labels import LABEL_MUTATIONS
+from tests.mutations.planted_link_ends import LINK_END_MUTATIONS
 from tests.mutations.planted_link_source import LINK_SOURCE_MUTATIONS
 from tests.mutations.planted_links import LINK_MUTATIONS
 from tests.mutations.planted_pairs import PAIR_MUTATIONS
@@ -421,6 +422,7 @@ MUTATIONS: Final = (
     *LINK_MUTATIONS,
     *LINK_SOURCE_MUTATIONS,
     *PAIR_MUTATIONS,
+    *LINK_END_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUERY_MUTATIONS,

@@ -11,12 +11,13 @@ from tests.simulation.journal_world import read_log
 from tests.simulation.linked_engine import LinkedEngine, PipeEnd, texts_of
 from tests.simulation.linked_engines import link_to
 from tickertape.base.errors import AuthenticationFailed, HeartbeatMissed, LinkRefused
+from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import link_heartbeat_seconds
 from tickertape.engine.replication.links import destination_end, registry
 from tickertape.engine.runtime.effects import LinkEnded
 from tickertape.journal.format.replication_records import StartedRecord, decode_record
 from tickertape.journal.retention import RetentionPolicy
-from tickertape.wire.commands import Goodbye, Heartbeat
+from tickertape.wire.commands import Ack, Goodbye, Heartbeat, Stage, Transaction
 from tickertape.wire.heartbeat import Liveness
 from tickertape.wire.link import LinkAck, LinkCredit, LinkOpen
 
@@ -341,3 +342,65 @@ def test_held_answers_above_the_limit_stop_reading(monkeypatch: pytest.MonkeyPat
     assert row_of(first, "in").counters.requested == row_of(second).counters.requested > 0
     assert {*first.persisted.values()} == store.sent
     assert all(end.reading for end in first.ends.values())
+
+
+def test_acknowledgements_and_places_wait_for_the_disk_of_the_destination() -> None:
+    first, second = make_pair()
+    end = join(first, second)
+    waiting = 0
+    for number in range(12):
+        publish(first, 3, f"p{number}")
+        while end.peer.deliver():
+            pass
+        while second.broker.has_work:
+            second.work()
+        second.run_job()
+        while end.deliver():
+            pass
+        stored = {*second.persisted.values()}
+        for position in (row_of(first).position, row_of(second, "in").position):
+            assert {key for at, key in first.persisted.items() if at < position} <= stored
+        waiting += len(stored) < len(first.persisted)
+        if number == 8:
+            end = first.link_to(second)
+            while end.peer.deliver() or end.deliver():
+                pass
+            assert events(first, "link_connected")[-1]["position"] == row_of(second, "in").position
+    assert waiting > 6
+    assert row_of(first).position > 10
+    run(first, second)
+    assert row_of(first).behind == 0
+
+
+def test_reads_of_the_log_continue_after_their_answers() -> None:
+    first, second = make_pair()
+    publish(first, 200)
+    first.restart()
+    first.broker.journal.view.tail_bytes_max = 1
+    run(first, second)
+    join(first, second)
+    assert len(second.persisted) == 200
+    assert first.counts["reads"] > 1
+
+
+# -- transactions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicated", [True, False])
+def test_transaction_on_a_replicated_topic_is_refused(*, replicated: bool) -> None:
+    first, second = make_pair(both=False)
+    engine = first if replicated else second
+    run(engine)
+    peer = engine.connect("p")
+    engine.settle()
+    builder = BatchBuilder()
+    builder.add("orders", b"x")
+    batch = MessageBatch.parse(builder.build().encode())
+    transaction = Transaction(publisher="p", space="", name="one")
+    peer.send(Stage(id=1, transaction=transaction, part="a"), batch)
+    engine.settle()
+    answer = peer.answers.get(1)
+    assert (isinstance(answer, Ack) and answer.code == "bad_option") == replicated
+    if replicated:
+        assert isinstance(answer, Ack)
+        assert "the topic is replicated" in answer.text
