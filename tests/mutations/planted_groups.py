@@ -51,7 +51,7 @@ GROUP_MUTATIONS: Final = (
     _of_group(
         "a report of a source counts before its link has passed it",
         _REPORTS,
-        "        return report if group.places.passed(place) else None\n",
+        "        return report if _has_rows_before(member, report, group) else None\n",
         "        return report\n",
         "replication/test_reports",
         "R9",

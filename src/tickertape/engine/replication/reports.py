@@ -62,7 +62,7 @@ class Reports:
     def note(self, log: bytes, report: CoveredRecord) -> None:
         """Take a report of another log that is in this log now."""
         if self.is_news(log, report):
-            self._newest.pop(log, None)  # the order is that of the last reports
+            self._newest.pop(log, None)  # ordered by arrival
             self._newest[log] = report
             if any(place.log == self._journal for place in report.places):
                 self._reporters.add(log)

@@ -72,7 +72,7 @@ def test_mismatch_refuses_the_link_with_equal_texts_at_both_ends() -> None:
     assert links_of(second).connections == {}
 
 
-def test_wrong_token_refuses_the_link_before_its_validation() -> None:
+def test_wrong_token_refuses_the_link_before_the_validation() -> None:
     first, second = make_pair()
     second.token = "secret"
     second.restart()
@@ -181,7 +181,7 @@ def test_new_connection_ends_the_lost_one_at_both_ends() -> None:
     assert row_of(first).state == row_of(second, "in").state == "live"
 
 
-def test_source_that_started_again_replaces_the_connection_of_the_last_run() -> None:
+def test_source_after_a_restart_replaces_the_connection_of_the_last_run() -> None:
     first, second = make_pair()
     old = join(first, second)
     peer = old.peer
@@ -193,7 +193,7 @@ def test_source_that_started_again_replaces_the_connection_of_the_last_run() -> 
     assert first.ended == [LinkEnded(old.conn, "server-1", None, False)] or first.ended == []
 
 
-def test_server_that_started_again_may_open_links_to_a_peer_with_its_old_connection() -> None:
+def test_server_after_a_restart_links_with_a_peer_that_has_the_old_connection() -> None:
     first, second = make_pair()
     old = join(first, second)
     peer = old.peer
@@ -372,7 +372,7 @@ def test_acknowledgements_and_places_wait_for_the_disk_of_the_destination() -> N
     assert row_of(first).behind == 0
 
 
-def test_reads_of_the_log_continue_after_their_answers() -> None:
+def test_link_continues_after_reads_of_the_log() -> None:
     first, second = make_pair()
     publish(first, 200)
     first.restart()

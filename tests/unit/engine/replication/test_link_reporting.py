@@ -51,7 +51,7 @@ def first_position(engine: LinkedEngine) -> int:
 # -- pins -----------------------------------------------------------------------------------------------
 
 
-def test_destination_that_is_away_pins_the_rows_that_it_lacks() -> None:
+def test_destination_that_is_away_pins_the_missing_rows() -> None:
     first, second = make_pair(both=False, retention=SMALL)
     end = join(first, second)
     publish(first, 100)
@@ -112,7 +112,7 @@ def test_last_report_of_a_destination_pins_after_a_start() -> None:
     )
 
 
-def test_log_behind_a_destination_pins_the_rows_that_it_lacks() -> None:
+def test_log_behind_a_destination_pins_the_missing_rows() -> None:
     counts: Counter[str] = Counter()
     links = ((1,), (0, 2), (1,))
     engines = [
@@ -143,7 +143,7 @@ def test_log_behind_a_destination_pins_the_rows_that_it_lacks() -> None:
     assert first_position(first) > before
 
 
-def test_log_that_a_new_log_of_its_instance_replaced_pins_nothing() -> None:
+def test_log_of_an_instance_with_a_newer_log_pins_nothing() -> None:
     first, second = make_pair(retention=SMALL)
     join(first, second)
     join(second, first)
@@ -199,7 +199,7 @@ def test_reports_of_idle_logs_end() -> None:
     assert [engine.broker.journal.commits.persisted_end for engine in (first, second)] == ends
 
 
-def test_report_is_at_its_place() -> None:
+def test_report_has_the_place_of_the_row() -> None:
     first, second = make_pair()
     join(first, second)
     publish(first, 3)
@@ -236,7 +236,7 @@ def count_of(engine: LinkedEngine) -> int:
     return exact.known.count
 
 
-def test_hole_is_closed_when_all_members_reported_the_rows_before_it() -> None:
+def test_hole_is_closed_when_all_members_reported_the_earlier_rows() -> None:
     first, second = make_pair()
     join(first, second)
     join(second, first)
@@ -253,7 +253,7 @@ def test_hole_is_closed_when_all_members_reported_the_rows_before_it() -> None:
     assert store.sent <= {*first.persisted.values()}
 
 
-def test_hole_stays_open_while_a_member_may_have_its_messages() -> None:
+def test_hole_stays_open_while_a_member_may_have_the_messages() -> None:
     first, second = make_pair()
     join(first, second)
     back = join(second, first)
