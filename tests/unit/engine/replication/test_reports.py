@@ -125,3 +125,28 @@ def test_stable_position_equals_the_model(rows: list[_Report | Linked], sources:
     assert reports.stable(of_logs, starts, model.log.synced) == model.stable(model.members, sources)
     assert reports.stable_stamp(of_logs) == model._stable_stamp(model.members, sources)
     assert reports.reporters == {logs[log] for log in model.fold.reporters}
+
+
+def test_report_has_the_places_that_other_reports_brought() -> None:
+    reports, places = Reports(HERE), KnownPlaces()
+    reports.note(THERE, report(1, 50, LogPlace(HERE, 10, 40), LogPlace(THIRD, 30, 7)))
+    assert reports.known_logs == {HERE, THERE}
+    assert reports.place_in(THERE) == LogPlace(HERE, 10, 40)
+    assert reports.place_in(THIRD) is None
+    indirect = group(places)
+    assert reports.reached(indirect) == [LogPlace(THIRD, 30, 7), LogPlace(THERE, 20, 50)]
+    direct = group(places, frozenset((THERE,)))
+    assert reports.reached(direct) == [], "the link of the reporter has not passed the report"
+    places.note(LogPlace(THERE, 20, 51))
+    assert reports.reached(direct) == [LogPlace(THIRD, 30, 7)]
+    places.note(LogPlace(THIRD, 30, 3))
+    assert reports.reached(direct) == [], "the place of the own link counts"
+
+
+def test_later_report_gives_the_place_of_a_log() -> None:
+    reports = Reports(HERE)
+    reports.note(THERE, report(1, 50, LogPlace(THIRD, 30, 7)))
+    reports.note(THIRD, report(1, 60, start=30))
+    assert LogPlace(THIRD, 30, 60) in reports.reached(group())
+    reports.note(THERE, report(2, 70, LogPlace(THIRD, 30, 65)))
+    assert LogPlace(THIRD, 30, 65) in reports.reached(group())

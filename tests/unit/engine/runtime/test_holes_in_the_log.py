@@ -15,7 +15,7 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import RUN_LATE, BatchBuilder, MessageBatch, Stamp, merge
 from tickertape.engine.broker import Broker
 from tickertape.engine.runtime.exact_append import LinkedRun
-from tickertape.engine.runtime.holes import PublisherConnection
+from tickertape.engine.runtime.holes import KnownSequences, PublisherConnection
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.journal.format.replication_records import (
     AfterRecord,
@@ -274,3 +274,26 @@ def test_after_record_without_a_record_of_holes_opens_a_hole() -> None:
     after_record = b"\x84\xa4type\xa5after\xa9publisher\x07\xa7session\x00\xa5after\x09"
     assert known.recover({"after 7 x": after_record}, [])
     assert known.holes(7) == [HoleRange(1, 9, 0, True)]
+
+
+def test_holes_before_a_position_are_closed_the_oldest_first() -> None:
+    known = KnownSequences({})
+    for publisher, position in ((1, 10), (2, 20), (3, 20), (4, 30)):
+        known.open(publisher, 5, position)
+    known.take_changed()
+    assert not known.has_before(10)
+    assert known.close_before(10, 9) == 0
+    assert known.close_before(30, 1) == 1
+    assert [1 in known, 2 in known] == [False, True]
+    assert known.close_before(30, 9) == 2
+    assert (known.count, known.take_changed(), known.take_closed()) == (1, [1, 2, 3], [])
+    assert known.has_before(31)
+    assert not known.has_before(30)
+
+
+def test_only_the_holes_of_one_record_are_closed() -> None:
+    known = KnownSequences({})
+    known.open(1, 5, 10)
+    known.open(1, 9, 20)
+    assert known.close_before(20, 9) == 1
+    assert known.holes(1) == [HoleRange(6, 9, 20, True)]
