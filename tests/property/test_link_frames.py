@@ -75,7 +75,14 @@ topics = st.builds(
     derived=lists,
     sow=st.lists(sows, max_size=2).map(tuple),
 )
-reaching = st.builds(LinkedOrigin, instance=words, group=words, log=logs, digests=digests)
+reaching = st.builds(
+    LinkedOrigin,
+    instance=words,
+    group=words,
+    log=logs,
+    digests=digests,
+    path=st.lists(words, max_size=3).map(tuple),
+)
 sources = st.builds(
     LinkedSource,
     instance=words,

@@ -107,6 +107,8 @@ class LinkedOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     log: LinkLogId
     digests: _Digests = ()
     """Digests of the rules on the path of the messages."""
+    path: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=link_path_logs_max)] = ()
+    """Instances that the messages pass, from that server to the source of the link."""
 
 
 class LinkedSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -141,6 +141,8 @@ def _check_side(side: LinkSide) -> None:
         for origin in link.origins:
             _check_name(origin.instance, "instance")
             _check_name(origin.group, "group")
+            for name in origin.path:
+                _check_name(name, "instance")
 
 
 def _check_topics(topics: LinkTopics) -> None:

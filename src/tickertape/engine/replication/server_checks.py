@@ -134,6 +134,16 @@ def origins_of_link(source: LinkFacts, link: OutgoingLink) -> Iterator[OriginFac
         yield msgspec.structs.replace(origin, digests=union, path=path)
 
 
+def shortest_paths(origins: Iterable[OriginFacts]) -> list[OriginFacts]:
+    """Return the origins without those that differ from another one only by more servers on their path."""
+    kept: list[OriginFacts] = []
+    for origin in sorted(origins, key=lambda one: (len(one.path), one.path, one.digests)):
+        same = (one for one in kept if (one.instance, one.digests) == (origin.instance, origin.digests))
+        if not any({*one.path} <= {*origin.path} for one in same):
+            kept.append(origin)
+    return kept
+
+
 def sync_pass_through(pair: LinkPair) -> Iterator[Mismatch]:
     """Check that a synchronous destination gets all messages of its topics, also those of other servers.
 

@@ -18,7 +18,7 @@ from tickertape.engine.replication.link_facts import (
     TopicFacts,
 )
 from tickertape.engine.replication.link_pair import Mismatch
-from tickertape.engine.replication.server_checks import origins_of_link
+from tickertape.engine.replication.server_checks import origins_of_link, shortest_paths
 from tickertape.engine.replication.validation import mismatches
 
 
@@ -69,7 +69,7 @@ def _incoming(servers: Mapping[str, ReplicationServer]) -> dict[str, list[Incomi
                 IncomingLink(instance=source.instance, rules=link.rules, origins=brought)
             )
         found = {
-            (source.instance, link.destination): _shortest(
+            (source.instance, link.destination): shortest_paths(
                 origins_of_link(_facts(source, link, incoming[source.instance]), link)
             )
             for source, link in links
@@ -77,16 +77,6 @@ def _incoming(servers: Mapping[str, ReplicationServer]) -> dict[str, list[Incomi
         if found == origins:
             return incoming
         origins = found
-
-
-def _shortest(origins: Iterable[OriginFacts]) -> list[OriginFacts]:
-    """Return the origins without those that differ from another one only by more servers on their path."""
-    kept: list[OriginFacts] = []
-    for origin in sorted(origins, key=lambda one: (len(one.path), one.path, one.digests)):
-        same = (one for one in kept if (one.instance, one.digests) == (origin.instance, origin.digests))
-        if not any({*one.path} <= {*origin.path} for one in same):
-            kept.append(origin)
-    return kept
 
 
 def _facts(

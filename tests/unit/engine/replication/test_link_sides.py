@@ -76,6 +76,28 @@ def test_source_of_a_link_is_reported_with_the_servers_behind() -> None:
     assert incoming.rules == source.link.rules
 
 
+def test_links_report_each_server_behind_once_for_equal_rules() -> None:
+    """In a mesh each link brings the messages of all others. Reports of reports must not multiply."""
+    names = ("a", "b", "c", "d", "e")
+    facts = [OutgoingLink(destination=name, rules=(rule("b.*"),)) for name in names]
+    servers = {name: ServerFacts(name, "g", "", TopicFacts(), facts) for name in names}
+    known: dict[tuple[str, str], LinkedSource] = {}
+    for _ in range(4):
+        for at, name in enumerate(names):
+            for peer in names:
+                if peer != name:
+                    sources = [known[edge] for edge in known if edge[1] == name]
+                    starts = LogStarts(bytes([at + 1]) * 16, [LogStart(at + 1, 0)])
+                    made = facts_of(servers[name].side(peer, starts, sources))
+                    assert made.link is not None
+                    own = servers[name].side(peer, starts, ())
+                    known[name, peer] = linked_source(own, origins_of_link(made, made.link))
+    for (source, destination), link in known.items():
+        found = sorted((one.instance, one.path) for one in link.origins)
+        others = [name for name in names if name not in (source, destination)]
+        assert found == sorted([(source, (source,)), *((name, (name, source)) for name in others)])
+
+
 def test_starts_of_a_side() -> None:
     made = side("a", "b", 1)
     assert newest_start(made) == 101

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from tickertape.base.errors import BadLink, LinkRefused
-from tickertape.base.limits import link_text_bytes_max
+from tickertape.base.limits import link_path_logs_max, link_text_bytes_max
 from tickertape.engine.limits import link_refusal_bytes_max
 from tickertape.engine.replication.link_facts import (
     IncomingLink,
@@ -23,6 +23,7 @@ from tickertape.engine.replication.link_facts import (
 )
 from tickertape.engine.replication.places import LogStarts
 from tickertape.engine.replication.routes import ReplicationRule, RuleSet
+from tickertape.engine.replication.server_checks import shortest_paths
 from tickertape.engine.replication.validation import mismatches
 from tickertape.engine.runtime.sow_definition import MISSING_KEYS, MissingKey
 from tickertape.filter.pattern_overlap import may_overlap
@@ -115,8 +116,11 @@ def linked_source(side: LinkSide, origins: Iterable[OriginFacts]) -> LinkedSourc
         start=newest_start(side),
         rules=side.rules,
         origins=tuple(
-            LinkedOrigin(instance=one.instance, group=one.group, log=one.log, digests=one.digests)
-            for one in origins
+            LinkedOrigin(
+                instance=one.instance, group=one.group, log=one.log, digests=one.digests, path=one.path
+            )
+            for one in shortest_paths(origins)
+            if len(one.path) <= link_path_logs_max  # links refuse messages that passed more servers
         ),
     )
 
@@ -178,7 +182,9 @@ def _incoming(source: LinkedSource) -> IncomingLink:
         start=source.start,
         rules=_rules(source.rules),
         origins=tuple(
-            OriginFacts(instance=one.instance, group=one.group, log=one.log, digests=one.digests)
+            OriginFacts(
+                instance=one.instance, group=one.group, log=one.log, digests=one.digests, path=one.path
+            )
             for one in source.origins
         ),
     )
