@@ -31,19 +31,24 @@ class HeartbeatMonitor:
         self._clock = clock
         self._pulses: dict[int, HeartbeatState] = {}
         self._intervals: dict[int, float] = {}
+        self._links: set[int] = set()
+        """Connections of replication links."""
         self._due: DeadlineQueue[int] = DeadlineQueue()
 
     def __len__(self) -> int:
         return len(self._pulses)
 
-    def begin(self, conn: int, interval_ms: int) -> None:
-        """Start heartbeats of a connection at an interval in milliseconds. 0 stops them. Raises
-        `BadOption`."""
+    def begin(self, conn: int, interval_ms: int, *, link: bool = False) -> None:
+        """Start heartbeats of a connection at an interval in milliseconds. 0 stops them. Raises `BadOption`.
+
+        `link`: it is the connection of a replication link."""
         interval = heartbeat_seconds(interval_ms)
         if not interval:
             self.drop(conn)
             return
         self._intervals[conn] = interval
+        if link:
+            self._links.add(conn)
         silence = heartbeat_missed_intervals * interval
         pulse = self._pulses[conn] = HeartbeatState(interval, silence, self._clock.mono)
         self._schedule(conn, pulse)
@@ -52,6 +57,7 @@ class HeartbeatMonitor:
         """Stop heartbeats of a connection."""
         if self._pulses.pop(conn, None) is not None:
             del self._intervals[conn]
+            self._links.discard(conn)
             self._due.drop(conn)
 
     def next_deadline(self) -> float | None:
@@ -73,8 +79,9 @@ class HeartbeatMonitor:
         if verdict == "silent":
             interval = self._intervals[conn]
             silent = heartbeat_missed_intervals * interval
+            peer = "server at the other end of the link" if conn in self._links else "client"
             text = (
-                f"Cannot reach the client: it sent nothing for {silent:g} seconds (heartbeat interval "
+                f"Cannot reach the {peer}: it sent nothing for {silent:g} seconds (heartbeat interval "
                 f"{interval:g} seconds). Check the network, or use a longer heartbeat interval."
             )
             return HeartbeatMissed(text)

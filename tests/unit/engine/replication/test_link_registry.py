@@ -280,6 +280,7 @@ def test_silent_peer_ends_the_link() -> None:
         first.collect()
     (ended,) = first.ended
     assert isinstance(ended.error, HeartbeatMissed)
+    assert "Cannot reach the server at the other end of the link" in str(ended.error)
     assert not ended.refused
     assert len(second.broker.heartbeats) == 1
 
@@ -381,6 +382,35 @@ def test_link_continues_after_reads_of_the_log() -> None:
     join(first, second)
     assert len(second.persisted) == 200
     assert first.counts["reads"] > 1
+
+
+def test_subscriber_gets_the_messages_of_another_server() -> None:
+    first, second = make_pair()
+    join(first, second)
+    reader = second.connect("reader")
+    second.settle()
+    reader.subscribe("all", "orders", bookmark="0", credit=1 << 20)
+    store = publish(first, 40)
+    run(first, second)
+    heard = [(one.publisher, one.sequence) for one in reader.heard["all"]]
+    assert heard == sorted(key for key in store.sent if not key[1] % 2)
+
+
+def test_link_behind_removed_rows_reports_expired_places() -> None:
+    first, second = make_pair(retention=RetentionPolicy(size_bytes=1))
+    first.destinations = ()
+    first.restart()
+    publish(first, 400)
+    first.wake(61)
+    run(first)
+    begin = first.broker.journal.view.first_position
+    assert begin > 100
+    first.destinations = (link_to(1),)
+    first.restart()
+    run(first)
+    join(first, second)
+    assert events(second, "places_expired") == [{"source": "server-0"}]
+    assert {*second.persisted.values()} == {key for at, key in first.persisted.items() if at >= begin}
 
 
 # -- transactions ---------------------------------------------------------------------------------------

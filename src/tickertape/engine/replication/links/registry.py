@@ -122,7 +122,7 @@ class LinkRegistry:
         end = SourceEnd(conn, state, self._side(destination))
         state.end = self.connections[conn] = end
         heartbeat = int(link_heartbeat_seconds * _MILLISECONDS)
-        self._parts.heartbeats.begin(conn, heartbeat)
+        self._parts.heartbeats.begin(conn, heartbeat, link=True)
         self._early[conn] = LinkOpen(side=end.side, token=token, heartbeat_ms=heartbeat)
         self._take_early()
 
@@ -247,7 +247,7 @@ class LinkRegistry:
             if self._stopping:
                 raise NotReady("Cannot open a link: the server is stopping. Wait until it runs again.")
             state = self._incoming_state(side.instance)
-            self._parts.heartbeats.begin(conn, command.heartbeat_ms)
+            self._parts.heartbeats.begin(conn, command.heartbeat_ms, link=True)
             self._end_earlier(side)
             own = self._side(side.instance)
             refused = refusal(side, own)
