@@ -13,7 +13,7 @@ from tests.simulation.linked_engines import link_to
 from tickertape.base.errors import AuthenticationFailed, HeartbeatMissed, LinkRefused
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import link_heartbeat_seconds
-from tickertape.engine.replication.links import destination_end, registry
+from tickertape.engine.replication.links import destination_end, handshakes
 from tickertape.engine.runtime.effects import LinkEnded
 from tickertape.journal.format.replication_records import StartedRecord, decode_record
 from tickertape.journal.retention import RetentionPolicy
@@ -153,7 +153,7 @@ def test_stopping_server_takes_no_links() -> None:
 
 
 def test_more_incoming_links_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "incoming_links_max", 1)
+    monkeypatch.setattr(handshakes, "incoming_links_max", 1)
     first, second = make_pair()
     third = LinkedEngine(3, 2, (link_to(1, "replicate"),), Counter())
     run(third)
@@ -242,7 +242,9 @@ def test_each_connection_ends_once() -> None:
 def test_commands_out_of_place_end_the_connection() -> None:
     first, second = make_pair()
     end = join(first, second)
-    first.broker.link_received(end.conn, LinkOpen(side=links_of(first)._side("x")), None, first.now())
+    first.broker.link_received(
+        end.conn, LinkOpen(side=links_of(first)._handshakes._side("x")), None, first.now()
+    )
     first.collect()
     assert "Unexpected LinkOpen from the destination" in texts_of(first.ended)[0]
     assert not first.ended[0].refused

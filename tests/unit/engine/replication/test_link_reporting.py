@@ -150,7 +150,7 @@ def test_log_of_an_instance_with_a_newer_log_pins_nothing() -> None:
     publish(second, 3, "other")
     publish(first, 10)
     pass_time(first, second)
-    assert links_of(first)._facts.reporters == {second.log_id}
+    assert links_of(first)._reporting._facts.reporters == {second.log_id}
     counts: Counter[str] = Counter()
     new = LinkedEngine(9, 1, (link_to(0),), counts)
     new.log_id = bytes([99]) * 16
