@@ -139,6 +139,12 @@ LINK_END_MUTATIONS: Final = (
         "        for log in self._facts.reporters - direct:\n",
         tests=(_REPORTING,),
     ),
+    _of_ends(
+        "a log that other links brought rows to counts as an old copy",
+        "handshakes.py",
+        "        self._outbox.put(SendLink(conn, end.taker.opened(own, reached=reached)))\n",
+        "        self._outbox.put(SendLink(conn, end.taker.opened(own, reached=not reached)))\n",
+    ),
     Mutation(
         "a transaction on a replicated topic is accepted",
         "engine/commands/publish_checks.py",

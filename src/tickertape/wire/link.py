@@ -182,6 +182,9 @@ class LinkOpened(Command, tag="linked", frozen=True, kw_only=True):
     """Place up to which the destination has the log of the source. None: it has none of it."""
     places: _Places = b""
     """Last place of each of the newest 64 starts of the source, `place` last (`link_rows.py`)."""
+    reached: bool = False
+    """The destination has rows of the source by the links of other servers. Without a place it is no old copy
+    of a log, then."""
     holes: Count = 0
     """Number of open holes at the destination."""
     credit: _Credit

@@ -99,14 +99,20 @@ class Reports:
         """Return places of logs without a link to this one: this log has their rows by the links of others.
 
         Each report passed all rows before it, so this log has all rows that the reporter had."""
-        direct = {self._journal, *(place.log for place in group.places.newest())}
         found: dict[bytes, LogPlace] = {}
         for log, report in self._newest.items():
             if _has_rows_before(log, report, group):
                 for place in (*report.places, LogPlace(log, report.start, report.position)):
-                    if place.log not in direct:
+                    if place.log != self._journal and place.log not in group.sources:
                         found[place.log] = place
         return [*found.values()]
+
+    def has_reached(self, log: bytes, group: Group) -> bool:
+        """Return whether the links of others brought rows of a log."""
+        return any(
+            _has_rows_before(one, report, group) and _place_of(report.places, log) is not None
+            for one, report in self._newest.items()
+        )
 
     def stable_stamp(self, group: Group) -> int:
         """Return an order stamp: each message that arrives for the first time has a higher one.

@@ -415,6 +415,37 @@ def test_link_behind_removed_rows_reports_expired_places() -> None:
     assert {*second.persisted.values()} == {key for at, key in first.persisted.items() if at >= begin}
 
 
+def test_new_link_beside_other_links_is_no_old_copy() -> None:
+    """The last log of a chain has reported rows of the first one. A link between them then starts."""
+    counts: Counter[str] = Counter()
+    links = ((1,), (0, 2), (1,))
+    chain = [
+        LinkedEngine(at, at, tuple(map(link_to, links[at])), counts, RetentionPolicy(size_bytes=1))
+        for at in range(3)
+    ]
+    for at, others in enumerate(links):
+        for other in others:
+            join(chain[at], chain[other])
+    first, _, last = chain
+    for name in ("p", "q", "r", "s"):
+        publish(first, 100, name)
+        for engine in (*chain, *chain):
+            run(*chain)
+            engine.wake(61)
+    begin = first.broker.journal.view.first_position
+    assert begin > 100
+    assert last.log_id in links_of(first)._handshakes._facts.reporters
+    for engine, others in ((first, (1, 2)), (last, (1, 0))):
+        engine.destinations = tuple(map(link_to, others))
+        engine.restart()
+    run(*chain)
+    join(first, last)
+    assert first.ended[-1:] == [] or not first.ended[-1].refused
+    publish(first, 20, "t")
+    run(first, last)
+    assert len(last.persisted) == len({*last.persisted.values()}) == 420
+
+
 # -- transactions ---------------------------------------------------------------------------------------
 
 

@@ -137,10 +137,11 @@ def test_report_has_the_places_that_other_reports_brought() -> None:
     assert reports.reached(indirect) == [LogPlace(THIRD, 30, 7), LogPlace(THERE, 20, 50)]
     direct = group(places, frozenset((THERE,)))
     assert reports.reached(direct) == [], "the link of the reporter has not passed the report"
+    assert [reports.has_reached(THIRD, one) for one in (direct, indirect)] == [False, True]
     places.note(LogPlace(THERE, 20, 51))
     assert reports.reached(direct) == [LogPlace(THIRD, 30, 7)]
-    places.note(LogPlace(THIRD, 30, 3))
-    assert reports.reached(direct) == [], "the place of the own link counts"
+    assert reports.has_reached(THIRD, direct)
+    assert reports.reached(group(places, frozenset((THERE, THIRD)))) == [], "the own link has a place"
 
 
 def test_later_report_gives_the_place_of_a_log() -> None:

@@ -124,14 +124,17 @@ class LinkDestination:
         """Cost of the processed frames whose credit was not returned yet."""
         self._expired = False
 
-    def opened(self, side: LinkSide) -> LinkOpened:
-        """Return the answer to the source, with the facts `side` of this server."""
+    def opened(self, side: LinkSide, *, reached: bool = False) -> LinkOpened:
+        """Return the answer to the source, with the facts `side` of this server.
+
+        `reached`: other links brought rows of the source."""
         places = self._log.places.persisted.of(self._source.log)
         rows = [(place.start, place.position) for place in reversed(places)]
         return LinkOpened(
             side=side,
             place=LinkPlace(*rows[-1]) if rows else None,
             places=encode_pairs(*zip(*rows, strict=True)) if rows else b"",
+            reached=reached,
             holes=self._log.exact.known.count,
             credit=self._window,
         )

@@ -119,9 +119,10 @@ class Handshakes:
         self._connections.add(conn, end)
         state.log, state.error, state.refused = side.log, "", False
         state.counters.connects += 1
+        reached = self._facts.reports.has_reached(side.log, self._reporting.group)
         self._reporting.source_known(side.log)
         self._outbox.put(LogonAccepted(conn))
-        self._outbox.put(SendLink(conn, end.taker.opened(own)))
+        self._outbox.put(SendLink(conn, end.taker.opened(own, reached=reached)))
         self._connections.event("link_connected", end, log=side.log.hex())
 
     def _refuse(

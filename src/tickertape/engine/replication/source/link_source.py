@@ -69,8 +69,9 @@ class LinkSource:
         rows = decode_places(command.places)
         pairs = zip(rows.starts.tolist(), rows.positions.tolist(), strict=True)
         places = [LogPlace(starts.journal, start, position) for start, position in pairs]
-        facts = SourceFacts(starts, view.first_position, view.end_position, self._reporters)
         destination = command.side.log
+        reporters = self._reporters - {destination} if command.reached else self._reporters
+        facts = SourceFacts(starts, view.first_position, view.end_position, reporters)
         start = link_start(facts, destination, places[::-1])
         if isinstance(start, StartRefused):
             return start
