@@ -120,8 +120,8 @@ LINK_END_MUTATIONS: Final = (
     _of_ends(
         "a hole is closed although no other log is known",
         "reporting.py",
-        "        if not known.count or self._unknown or not self._logs or self._commits.stopping:\n",
-        "        if not known.count or self._commits.stopping:\n",
+        "        if self._unknown or not self._logs:\n",
+        "        if self._unknown and not self._writer:\n",
         tests=(_REPORTING,),
         promise="invariant 11",
     ),

@@ -14,7 +14,7 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import TickertapeError
-from tickertape.batch import MessageBatch
+from tickertape.batch import RUN_LATE, MessageBatch
 from tickertape.engine.broker import Broker
 from tickertape.engine.replication.link_facts import OutgoingLink
 from tickertape.engine.replication.log_facts import LogFacts
@@ -67,6 +67,8 @@ class LinkedEngine(EngineWorld):
         self.ended: list[LinkEnded] = []
         self.persisted: dict[int, Key] = {}
         """Messages on the disk by position, also those that retention has removed."""
+        self.late = 0
+        """Runs with late messages."""
         super().__init__(seed, counts=counts, segment_bytes=4_096, retention=retention)
         self.wall += Random(seed).choice((0, 0, -700_000, 900_000))
 
@@ -113,6 +115,7 @@ class LinkedEngine(EngineWorld):
         self.open()
 
     def _keep(self, first: int, batch: MessageBatch) -> None:
+        self.late += sum(bool(run.flags & RUN_LATE) for run in map(batch.run, range(batch.run_count)))
         for index in range(batch.count):
             if batch.topic(index) in TOPICS:
                 key = batch.publisher(index), batch.sequence(index)

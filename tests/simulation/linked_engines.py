@@ -234,6 +234,8 @@ class LinkedEngines:
         self.rng.choice(ways)()
         if self.rng.random() < 0.02:
             self.rng.choice((self.cut, self.crash))()
+        if self.rng.random() < 0.01:
+            self.check_stable()
 
     def run(self, steps: int) -> None:
         """Take random steps. At times an engine then starts on an old copy, and more steps follow."""
@@ -295,14 +297,40 @@ class LinkedEngines:
         missing = sent - everything - self.lost
         assert not missing, ("lost", sorted(missing)[:5])
         assert everything <= sent
+        self.check_stable()
         for engine in self.engines:
+            self.counts["late messages"] += engine.late
             keys = [*engine.persisted.values()]
             twice = [key for key, count in Counter(keys).items() if count > 1]
             assert not twice, (engine.instance, "twice", twice[:5])
             lacking = everything - {*keys}
             assert not lacking, (engine.instance, "lacks", sorted(lacking)[:5])
             self._check_rows(engine)
+            self._check_holes(engine, everything)
         self.counts["messages"] += len(everything)
+
+    def _check_holes(self, engine: LinkedEngine, everything: set[Key]) -> None:
+        """Only sequences that no log has are in holes."""
+        exact = engine.broker._writer.exact
+        assert exact is not None
+        for store in self.stores:
+            for hole in exact.known.holes(store.publisher):
+                inside = {(store.publisher, s) for s in range(hole.first, hole.last + 1)}
+                assert not inside & everything, (engine.instance, "a hole has stored messages", hole)
+        self.counts["open holes at the end"] += exact.known.count
+
+    def check_stable(self) -> None:
+        """All engines have the messages before the position that reports call stable, on their disks."""
+        if self.copies:
+            return
+        stored = [{*engine.persisted.values()} for engine in self.engines]
+        for engine in self.engines:
+            assert engine.broker.links is not None
+            stable = engine.broker.links.stable
+            rows = {key for at, key in engine.persisted.items() if at < stable}
+            for keys in stored:
+                assert rows <= keys, (engine.instance, "a stable row is missing")
+            self.counts["stable messages"] += len(rows)
 
     def _check_rows(self, engine: LinkedEngine) -> None:
         """All links are live, have nothing to send, and hold nothing."""

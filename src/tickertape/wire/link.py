@@ -183,8 +183,8 @@ class LinkOpened(Command, tag="linked", frozen=True, kw_only=True):
     places: _Places = b""
     """Last place of each of the newest 64 starts of the source, `place` last (`link_rows.py`)."""
     reached: bool = False
-    """The destination has rows of the source by the links of other servers. Without a place it is no old copy
-    of a log, then."""
+    """The destination has rows of the source by the links of other servers. A missing place is then no sign
+    of an old copy."""
     holes: Count = 0
     """Number of open holes at the destination."""
     credit: _Credit

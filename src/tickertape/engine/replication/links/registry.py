@@ -208,6 +208,11 @@ class LinkRegistry:
         """Return the lowest position that other logs need."""
         return self._pins.oldest_needed()
 
+    @property
+    def stable(self) -> int:
+        """Position before which all logs of the group have the rows of this log, by their reports."""
+        return self._reporting.stable
+
     def rows(self) -> list[LinkRow]:
         """Return the state of all links: configured destinations, then sources in the order of their first
         links."""

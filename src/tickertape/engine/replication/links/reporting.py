@@ -117,12 +117,16 @@ class Reporting:
     def close_holes(self) -> None:
         """Close some of the holes before the stable position."""
         known = self._exact.known
-        if not known.count or self._unknown or not self._logs or self._commits.stopping:
-            return
-        end = self._commits.persisted_end
-        if known.has_before(end):
-            stable = self._facts.reports.stable(self.group, self._facts.starts, end)
-            self._exact.close_holes(stable, link_step_holes_max)
+        if known.count and not self._commits.stopping and known.has_before(self._commits.persisted_end):
+            self._exact.close_holes(self.stable, link_step_holes_max)
+
+    @property
+    def stable(self) -> int:
+        """Position before which all members have the rows of this log. 0 while a member may be unknown."""
+        if self._unknown or not self._logs:
+            return 0
+        facts = self._facts
+        return facts.reports.stable(self.group, facts.starts, self._commits.persisted_end)
 
     def _append(self, record: ReplicationRecord) -> None:
         builder = BatchBuilder()
