@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tickertape.base.errors import PeerError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, batch_from_bodies
+from tickertape.wire.accepted_connection import AcceptedConnection
 from tickertape.wire.commands import PREFACE, Command, LoggedOn, Logon
 from tickertape.wire.connection import Connection, Event, Received, Violation
 from tickertape.wire.link_connection import LinkConnection
@@ -37,7 +38,9 @@ def seen(event: Event) -> Seen:
     return Seen(None, None, event.error.code, str(event.error))
 
 
-def read_in(connection: Connection | LinkConnection, data: Buffer, step: int | None = None) -> list[Event]:
+def read_in(
+    connection: Connection | LinkConnection | AcceptedConnection, data: Buffer, step: int | None = None
+) -> list[Event]:
     """Bring `data` in through `buffer()` and `received`, at most `step` bytes a read."""
     events: list[Event] = []
     rest = memoryview(data)

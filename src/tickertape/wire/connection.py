@@ -6,7 +6,7 @@ not exceptions. The engine and the client execute the commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import UnionType
 from typing import Any, Final, Literal, NamedTuple
@@ -72,6 +72,11 @@ HTTP_TEXT: Final = (
     "Cannot serve HTTP: this is an address for Tickertape clients. Use the admin address of the server."
 )
 """Error text for an HTTP client."""
+NO_LINKS_TEXT: Final = (
+    "Cannot open a replication link: this address accepts clients only. Use an address of the server whose "
+    "[[transport]] has replication = true."
+)
+"""Error text for the source of a link."""
 _TEXT: Final = b"\t\r\n" + bytes(range(32, 127))
 _JUDGED_BYTES: Final = 4
 _SHOWN_BYTES: Final = 24
@@ -103,6 +108,10 @@ class PeerRole(NamedTuple):
     """Largest frame before `Connection.logged_on`."""
     out_of_order: Callable[[str, bool], PeerError]
     """Return the error of a command name: a second `opening` (True), or a command before it (False)."""
+    alternatives: tuple[PeerRole, ...] = ()
+    """Possible roles of this end. The first command of the peer chooses the role that it opens."""
+    refusals: Mapping[str, str] = {}
+    """Texts of the errors for commands that only other addresses accept, by name."""
 
 
 def tags_of(commands: UnionType) -> tuple[str, ...]:
@@ -126,7 +135,7 @@ def _out_of_order_at_client(name: str, again: bool) -> PeerError:
 
 _FROM_CLIENT: Final = msgspec.msgpack.Decoder[ClientCommand](ClientCommand)
 _FROM_SERVER: Final = msgspec.msgpack.Decoder[ServerCommand](ServerCommand)
-_ROLES: Final = {
+CLIENT_ROLES: Final[Mapping[ClientRole, PeerRole]] = {
     "server": PeerRole(
         "server",
         _FROM_CLIENT,
@@ -138,6 +147,7 @@ _ROLES: Final = {
         CARRIES_BATCH,
         frame_bytes_before_logon_max,
         _out_of_order_at_server,
+        refusals={"link": NO_LINKS_TEXT},
     ),
     # A client chose its server, and the logon's answer (a list of topics) may be the largest frame.
     "client": PeerRole(
@@ -184,9 +194,8 @@ class Connection:
     )
 
     def __init__(self, role: ClientRole | PeerRole, *, scratch: memoryview | None = None) -> None:
-        self._role = own = role if isinstance(role, PeerRole) else _ROLES[role]
-        self.role = own.name
-        self._decode, self._opening, self._with_batch = own.receives.decode, own.opening, own.with_batch
+        own = role if isinstance(role, PeerRole) else CLIENT_ROLES[role]
+        self._assume(own)
         self._reader = FrameReader(own.first_bytes_max, scratch, partial(_foresee, own))
         # The preface has its own memory, so that it is checked before any byte of a frame is read.
         self._preface = memoryview(bytearray(len(PREFACE))) if own.accepts else None
@@ -198,6 +207,11 @@ class Connection:
         self._broken = False
         self.speaks_http = False
         """Whether the peer is an HTTP client, which cannot read frames."""
+
+    def _assume(self, role: PeerRole) -> None:
+        self._role = role
+        self.role = role.name
+        self._decode, self._opening, self._with_batch = role.receives.decode, role.opening, role.with_batch
 
     # -- sending --------------------------------------------------------------------------------------
 
@@ -350,6 +364,11 @@ class Connection:
 
     def _order_error(self, command: Command) -> PeerError | None:
         """Return the error of a command that violates the order of the logon. Record the logon."""
+        if not self._begun:
+            for role in self._role.alternatives:
+                if type(command) is role.opening:
+                    self._assume(role)
+                    self._reader.expect(partial(_foresee, role))
         if type(command) is not self._opening:
             early = isinstance(command, self._role.early)
             return None if early else self._role.out_of_order(_name(command), False)
@@ -411,6 +430,8 @@ def _unknown_command(role: PeerRole, header: bytes) -> PeerError | None:
         return None
     if not isinstance(tag, str) or tag in role.tags:
         return None
+    if tag in role.refusals:
+        return BadCommand(role.refusals[tag])
     return BadCommand(f"Unknown command {shown(tag)}.{did_you_mean(tag, role.tags)} Update the older side.")
 
 

@@ -152,6 +152,10 @@ class FrameReader:
         self._own_hashed = 0  # end of the bytes in _own that _own_crc includes
         self._own_crc = 0  # checksum of the received part of its batch
 
+    def expect(self, foresee: Foresee) -> None:
+        """Validate incomplete frames with `foresee` from now on."""
+        self._foresee = foresee
+
     def buffer(self) -> memoryview:
         """Return the buffer for the next read, never empty."""
         if self._own is not None:

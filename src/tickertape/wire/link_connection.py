@@ -5,6 +5,7 @@ It is sans-I/O, like `Connection`, which it uses.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, cast
 
 import msgspec
@@ -30,7 +31,7 @@ def _out_of_order(name: str, again: bool) -> BadLink:
 
 _FROM_SOURCE: Final = msgspec.msgpack.Decoder[SourceCommand](SourceCommand)
 _FROM_DESTINATION: Final = msgspec.msgpack.Decoder[DestinationCommand](DestinationCommand)
-_ROLES: Final[dict[LinkRole, PeerRole]] = {
+LINK_ROLES: Final[Mapping[LinkRole, PeerRole]] = {
     "source": PeerRole(
         "source",
         _FROM_DESTINATION,
@@ -67,10 +68,14 @@ class LinkConnection:
 
     __slots__ = ("_connection", "order", "role")
 
-    def __init__(self, role: LinkRole, *, scratch: memoryview | None = None) -> None:
+    def __init__(
+        self, role: LinkRole, connection: Connection | None = None, *, scratch: memoryview | None = None
+    ) -> None:
+        """`connection`: state of a connection in this role that was accepted before its first command. Pass
+        its events to `judged`."""
         self.role: Final = role
         self.order: Final = LinkOrder()
-        self._connection = Connection(_ROLES[role], scratch=scratch)
+        self._connection = connection or Connection(LINK_ROLES[role], scratch=scratch)
 
     # -- sending --------------------------------------------------------------------------------------
 
@@ -100,11 +105,11 @@ class LinkConnection:
 
     def received(self, size: int) -> list[Event]:
         """Return the events of the `size` bytes that were read into `buffer()`."""
-        return self._judged(self._connection.received(size))
+        return self.judged(self._connection.received(size))
 
     def feed(self, data: Buffer) -> list[Event]:
         """Copy bytes that were read elsewhere, and return their events."""
-        return self._judged(self._connection.feed(data))
+        return self.judged(self._connection.feed(data))
 
     @property
     def held_bytes(self) -> int:
@@ -116,11 +121,16 @@ class LinkConnection:
         """Size of the incomplete large frame and its received bytes, or None."""
         return self._connection.large_frame
 
+    @property
+    def speaks_http(self) -> bool:
+        """Whether the peer is an HTTP client, which cannot read frames."""
+        return self._connection.speaks_http
+
     def abandon(self) -> None:
         """Stop reading and free all read memory."""
         self._connection.abandon()
 
-    def _judged(self, events: list[Event]) -> list[Event]:
+    def judged(self, events: list[Event]) -> list[Event]:
         """Return the events up to the first command that is out of order."""
         peer: LinkRole = "destination" if self.role == "source" else "source"
         for number, event in enumerate(events):

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from tests.helpers.link_frames import (
-    DESTINATION,
     LOGS,
     OPEN,
     OPENED,
@@ -48,7 +47,6 @@ from tickertape.base.limits import (
 )
 from tickertape.batch import MessageBatch
 from tickertape.wire.commands import PREFACE, Command, Goodbye, Heartbeat, LinkMismatch
-from tickertape.wire.connection import Connection
 from tickertape.wire.frames import encode_frame
 from tickertape.wire.link import (
     LinkAck,
@@ -114,12 +112,6 @@ def test_destination_refuses_commands_of_a_destination(sent: Any) -> None:
     error = only_error(read_in(destination_open(), frame(sent[1], sent[2])))
     assert isinstance(error, BadCommand)
     assert "only a destination sends" in str(error)
-
-
-def test_link_at_a_server_is_an_unknown_command() -> None:
-    error = only_error(read_in(Connection("server"), PREFACE + frame(replace(OPEN, side=DESTINATION))))
-    assert isinstance(error, BadCommand)
-    assert "Unknown command 'link'" in str(error)
 
 
 def test_logon_at_a_destination_is_an_unknown_command() -> None:
