@@ -55,7 +55,7 @@ from tickertape.server.clock import clock
 from tickertape.server.events import event
 from tickertape.server.limits import connections_max, inbound_stall_seconds_max, logon_seconds_max
 from tickertape.server.network.command_scheduler import CommandScheduler
-from tickertape.server.network.connection import ClientConnection
+from tickertape.server.network.connection import ClientConnection, PeerConnection
 from tickertape.server.network.connection_events import log_connection_effect, log_effect, log_end
 from tickertape.server.network.inbound_budget import InboundBudget
 from tickertape.server.startup import OpenedInstance
@@ -103,7 +103,7 @@ class EngineDriver:
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
         """Result of the run: None after a clean stop, else the error that ended it."""
         self._loop = loop
-        self.connections: dict[int, ClientConnection] = {}
+        self.connections: dict[int, PeerConnection] = {}
         """Open connections by their number."""
         self._logon_timers: dict[int, asyncio.TimerHandle] = {}
         """Timers of connections without a logon."""
@@ -145,7 +145,7 @@ class EngineDriver:
 
     # -- connections ----------------------------------------------------------------------------------
 
-    def connected(self, connection: ClientConnection) -> int:
+    def connected(self, connection: PeerConnection) -> int:
         """Register an accepted connection. Return its number."""
         conn = self._next_conn
         self._next_conn += 1
@@ -411,7 +411,9 @@ class EngineDriver:
     def _logged_on(self, conn: int) -> None:
         client = self.broker.sessions[conn].name
         self._cancel_logon_timer(conn)
-        self.connections[conn].logged_on(client)
+        connection = self.connections[conn]
+        assert isinstance(connection, ClientConnection)
+        connection.logged_on(client)
         event("logon", conn=conn, client=client)
 
     def _cancel_logon_timer(self, conn: int) -> None:

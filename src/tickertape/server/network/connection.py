@@ -1,4 +1,4 @@
-"""Client connections: listening sockets, and the bytes received and sent on each connection.
+"""Connections of a server: listening sockets, and the bytes received and sent on each connection.
 
 The wire protocol state machine decodes commands. The connection handler executes them.
 """
@@ -16,7 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
@@ -25,21 +25,25 @@ from tickertape.server.config.addresses import parse_listen, remote_address
 from tickertape.wire.connection import HTTP_TEXT, Connection, Received, Violation
 from tickertape.wire.heartbeat import Liveness
 
+if TYPE_CHECKING:  # only servers that replicate import them
+    from tickertape.wire.accepted_connection import AcceptedConnection
+    from tickertape.wire.link_connection import LinkConnection
+
 _BACKLOG: Final = 1024
 _TAKEN: Final = (errno.EAGAIN, errno.EPROTOTYPE)
 """Errors of a socket on which another process listens: full accept queue, or another socket type."""
 
 
 class ConnectionHandler(Protocol):
-    """Receiver of the events of client connections. `conn` is the number returned by `connected`."""
+    """Receiver of the events of connections. `conn` is the number returned by `connected`."""
 
     scratch: memoryview
     """Receive buffer shared by all connections. The bytes of a read are consumed before the next read."""
     cipher_scratch: memoryview
     """Receive buffer for encrypted bytes, shared in the same way."""
 
-    def connected(self, connection: ClientConnection) -> int:
-        """Register a new connection. Return its number."""
+    def connected(self, connection: PeerConnection) -> int:
+        """Register an accepted connection. Return its number."""
 
     def received(self, conn: int, events: list[Received | Violation]) -> None:
         """Handle the decoded frames of a connection."""
@@ -66,23 +70,25 @@ _HTTP_REFUSAL: Final = (
 ).encode()
 
 
-class ClientConnection(asyncio.BufferedProtocol):
-    """The connection of one client."""
+class PeerConnection(asyncio.BufferedProtocol):
+    """The connection of a client or of another server. `wire`: its protocol state."""
 
-    def __init__(self, handler: ConnectionHandler) -> None:
+    def __init__(
+        self, handler: ConnectionHandler, wire: Connection | AcceptedConnection | LinkConnection
+    ) -> None:
         self._handler = handler
-        self._wire = Connection("server", scratch=handler.scratch)
+        self._wire = wire
         self._transport: asyncio.Transport | None = None
         self._conn = 0
         self._unread_for: set[str] = set()
         self.address = ""
         """Remote address: `host:port`, empty for a Unix socket."""
         self.client = ""
-        """Client name of its logon."""
+        """Client name of its logon. Of a link the names of source and destination."""
         self.ended = ("", "")
         """Error code and text with which the server closed it."""
         self.since = time.monotonic()
-        """Time of the accept, in monotonic seconds."""
+        """Time at which it was made, in monotonic seconds."""
         self._heard_at = self._said_at = self.since
         self.decoding_since = self.since
         """Time at which the event loop began to decode the last received bytes, in monotonic seconds."""
@@ -95,7 +101,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._large = False
         """Whether a large frame is incomplete."""
         self.takes_logon = True
-        """Whether the connection has no successful logon yet."""
+        """Whether the connection has no successful logon yet, or no open link."""
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -105,6 +111,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._descriptor = stream.get_extra_info("socket").fileno()
         stream.set_write_buffer_limits(high=outbox_bytes_max, low=outbox_bytes_max // 4)
         self.address = remote_address(transport.get_extra_info("peername"))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Register the new connection."""
         self._conn = self._handler.connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (the wire machine knows what it needs)
@@ -152,11 +162,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.writelines(buffers)
             self._said_at = time.monotonic()
 
-    def logged_on(self, client: str) -> None:
-        """Lift the limits that hold before a logon."""
-        self.client = client
+    @property
+    def link(self) -> LinkConnection | None:
+        """Protocol state of the link. None: the peer is a client, or has sent no command."""
+        return None
+
+    def linked(self, name: str) -> None:
+        """Note that the link is open. `name`: its source and destination."""
+        self.client = name
         self.takes_logon = False
-        self._wire.logged_on()
 
     def set_reading(self, *, enabled: bool, reason: str) -> None:
         """Add or remove a reason not to read from the socket. Reading resumes without reasons."""
@@ -216,6 +230,28 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Close now."""
         assert self._transport is not None
         self._transport.abort()
+
+
+class ClientConnection(PeerConnection):
+    """An accepted connection of a client or, at an address for links, of the source of a link.
+
+    `wire`: its protocol state (None: a `Connection` in the role "server")."""
+
+    def __init__(
+        self, handler: ConnectionHandler, wire: Connection | AcceptedConnection | None = None
+    ) -> None:
+        self._accepted = Connection("server", scratch=handler.scratch) if wire is None else wire
+        super().__init__(handler, self._accepted)
+
+    @property
+    def link(self) -> LinkConnection | None:
+        return None if isinstance(self._accepted, Connection) else self._accepted.link
+
+    def logged_on(self, client: str) -> None:
+        """Lift the limits that hold before a logon."""
+        self.client = client
+        self.takes_logon = False
+        self._accepted.logged_on()
 
 
 def _unread_bytes(descriptor: int) -> int:

@@ -16,7 +16,7 @@ from tickertape.engine.runtime.effects import (
     SubscriptionEnded,
 )
 from tickertape.server.events import event
-from tickertape.server.network.connection import ClientConnection
+from tickertape.server.network.connection import PeerConnection
 
 ConnectionEffect = LogonRefused | SubscriptionEnded | OfflineStart | OfflineStop
 
@@ -54,7 +54,7 @@ def log_connection_effect(effect: ConnectionEffect, client: str | None) -> None:
         event("offline_stop", conn=conn, client=client, seconds=round(effect.seconds, 3))
 
 
-def log_end(conn: int, connection: ClientConnection) -> None:
+def log_end(conn: int, connection: PeerConnection) -> None:
     """Log the end of a connection."""
     code, text = connection.ended
     level = logging.WARNING if code in _WARNINGS else logging.INFO

@@ -1,4 +1,4 @@
-"""TLS client connection: the handshake, and encryption of received and sent bytes.
+"""TLS connections: the handshake of both ends, and encryption of received and sent bytes.
 
 Invariants:
 - No byte received before the end of the handshake reaches the wire state machine.
@@ -10,27 +10,33 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from typing import TYPE_CHECKING
 
-from tickertape.base.errors import TlsFailed, TlsRequired
+from tickertape.base.errors import TickertapeError, TlsFailed, TlsRequired
 from tickertape.base.interfaces import Buffer
 from tickertape.security.tls_channel import HANDSHAKE_BYTE, TlsChannel, portions
 from tickertape.server.limits import handshake_bytes_max
-from tickertape.server.network.connection import ClientConnection, ConnectionHandler
+from tickertape.server.network.connection import ClientConnection, ConnectionHandler, PeerConnection
 from tickertape.wire.commands import PREFACE
-from tickertape.wire.connection import HTTP_TEXT, is_http, may_become_http
+from tickertape.wire.connection import HTTP_TEXT, Connection, is_http, may_become_http
+
+if TYPE_CHECKING:  # only servers that replicate import them
+    from tickertape.wire.accepted_connection import AcceptedConnection
+    from tickertape.wire.link_connection import LinkConnection
 
 
-class TlsClientConnection(ClientConnection):
-    """A connection over TLS. The time limit of the logon includes the handshake."""
+class TlsPeerConnection(PeerConnection):
+    """A connection over TLS, of either end. `channel`: its TLS state."""
 
-    def __init__(self, handler: ConnectionHandler, context: ssl.SSLContext) -> None:
-        super().__init__(handler)
-        self._channel = TlsChannel(context, server=True)
+    def __init__(
+        self,
+        handler: ConnectionHandler,
+        wire: Connection | AcceptedConnection | LinkConnection,
+        channel: TlsChannel,
+    ) -> None:
+        super().__init__(handler, wire)
+        self._channel = channel
         self._handshake_bytes = 0
-        self._plain = False
-        """Whether the client uses our protocol or HTTP without TLS. The error is then sent without TLS."""
-        self._first = b""
-        """First bytes of a client that does not use TLS."""
         self._pumping = False
 
     # -- called by the event loop ---------------------------------------------------------------------
@@ -53,9 +59,7 @@ class TlsClientConnection(ClientConnection):
     # -- called by the handler ------------------------------------------------------------------------
 
     def _write(self, buffers: list[Buffer]) -> None:
-        if self._plain:
-            super()._write(buffers)
-        elif self._channel.established:  # nothing can be sent before the handshake
+        if self._channel.established:  # nothing can be sent before the handshake
             try:
                 super()._write([self._channel.encrypted(portion) for portion in portions(buffers)])
             except TlsFailed:
@@ -70,9 +74,6 @@ class TlsClientConnection(ClientConnection):
 
     def _shake(self, data: memoryview) -> bool:
         """Continue the handshake. Return whether it is done."""
-        if self._first or (not self._handshake_bytes and data[0] != HANDSHAKE_BYTE):
-            self._refuse_plain(data)
-            return False
         self._handshake_bytes += len(data)
         self._channel.feed(data)
         try:
@@ -84,25 +85,13 @@ class TlsClientConnection(ClientConnection):
                 )
         except TlsFailed as error:
             self._write_out(self._channel.take())
-            self._handler.violated(self._conn, error)
+            self._refused(error)
             return False
         self._write_out(self._channel.take())
         return done
 
-    def _refuse_plain(self, data: memoryview) -> None:
-        """Refuse a client without TLS, once its first bytes show the protocol."""
-        self._first = first = (self._first + data[: len(PREFACE)])[: len(PREFACE)]
-        if may_become_http(first):
-            return
-        error: TlsFailed | TlsRequired
-        if is_http(first):
-            self._plain = self._http = True
-            error = TlsFailed(HTTP_TEXT)
-        elif first[0] == PREFACE[0]:
-            self._plain = True
-            error = TlsRequired("Cannot log on without TLS: this address requires TLS. Connect to tls://.")
-        else:
-            error = TlsFailed("Cannot use TLS: the client did not send a TLS handshake. Use a TLS client.")
+    def _refused(self, error: TickertapeError) -> None:
+        """Close the connection after a failure of TLS."""
         self._handler.violated(self._conn, error)
 
     def _write_out(self, cipher_text: bytes) -> None:
@@ -143,3 +132,48 @@ class TlsClientConnection(ClientConnection):
             self._pump()
         if not self._unread_for or self._closing:
             super()._resume_reading()
+
+
+class TlsClientConnection(TlsPeerConnection, ClientConnection):
+    """An accepted connection over TLS. The time limit of the logon includes the handshake."""
+
+    def __init__(
+        self,
+        handler: ConnectionHandler,
+        context: ssl.SSLContext,
+        wire: Connection | AcceptedConnection | None = None,
+    ) -> None:
+        state = Connection("server", scratch=handler.scratch) if wire is None else wire
+        super().__init__(handler, state, TlsChannel(context, server=True))
+        self._plain = False
+        """Whether the client uses our protocol or HTTP without TLS. The error is then sent without TLS."""
+        self._first = b""
+        """First bytes of a client that does not use TLS."""
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        if self._plain:
+            PeerConnection._write(self, buffers)
+        else:
+            super()._write(buffers)
+
+    def _shake(self, data: memoryview) -> bool:
+        if self._first or (not self._handshake_bytes and data[0] != HANDSHAKE_BYTE):
+            self._refuse_plain(data)
+            return False
+        return super()._shake(data)
+
+    def _refuse_plain(self, data: memoryview) -> None:
+        """Refuse a client without TLS, once its first bytes show the protocol."""
+        self._first = first = (self._first + data[: len(PREFACE)])[: len(PREFACE)]
+        if may_become_http(first):
+            return
+        error: TlsFailed | TlsRequired
+        if is_http(first):
+            self._plain = self._http = True
+            error = TlsFailed(HTTP_TEXT)
+        elif first[0] == PREFACE[0]:
+            self._plain = True
+            error = TlsRequired("Cannot log on without TLS: this address requires TLS. Connect to tls://.")
+        else:
+            error = TlsFailed("Cannot use TLS: the client did not send a TLS handshake. Use a TLS client.")
+        self._refused(error)
