@@ -143,6 +143,8 @@ CONTEXT: Final = {
     "[[sow]]": 'name = "positions"\n',
     "[archive]": 'location = "archive"\n',
     "[authentication]": "",
+    "[[replication.destination]]": 'name = "b"\naddresses = ["tls://b:9107"]\n',
+    "[[replication.destination.topic]]": 'name = "orders"\nsync = false\n',
 }
 """Keys that a table must have."""
 SPECIAL: Final = {
@@ -156,14 +158,31 @@ SPECIAL: Final = {
     "underlying": 'name = "work"\n',
     "key_domain": 'name = "positions"\nkey = ["/id"]\n',
     "missing_key": 'name = "positions"\nkey = ["/id"]\n',
+    "[instance].group": 'name = "ny-1"\n',
+    "[[replication.destination]].name": 'addresses = ["tls://b:9107"]\n',
+    "[[replication.destination]].addresses": 'name = "ny-2"\n',
+    "[[replication.destination.topic]].name": "sync = false\n",
+    "[[replication.destination.topic]].pattern": "sync = false\n",
+    "[[replication.destination.topic]].sync": 'name = "orders"\n',
 }
 """Keys beside a key, where they differ from those of its table. A key of one table has its name before it."""
+NAMED: Final = '[instance]\nname = "ny-1"\n'
+DESTINATION: Final = f"[[replication.destination]]\n{CONTEXT['[[replication.destination]]']}"
+RULE: Final = f"[[replication.destination.topic]]\n{CONTEXT['[[replication.destination.topic]]']}"
+BEFORE: Final = {
+    "[[replication.destination]]": NAMED,
+    "[[replication.destination.topic]]": NAMED + DESTINATION,
+    "[[queue]].replication": NAMED + DESTINATION + RULE,
+}
+"""Tables before the one of a key."""
+AFTER: Final = {"[[replication.destination]]": RULE, "[instance].group": DESTINATION + RULE}
+"""Tables after the one of a key."""
 TABLES: Final = [table for table in reference.config_keys() if table]
 
 
 def taken_keys(file: Path, table: str) -> set[str]:
     """Keys that the server takes in a table, from its message about an unknown one."""
-    file.write_text(f"{table}\nunknown_key = 1\n")
+    file.write_text(f"{BEFORE.get(table, '')}{table}\nunknown_key = 1\n")
     _, problems = examine(file)
     message = next(problem.text for problem in problems if problem.key.endswith("unknown_key"))
     return set(message.rpartition(" takes ")[2].split(", "))
@@ -195,11 +214,13 @@ def test_value_of_the_example_file_is_allowed_and_a_default_is_the_default(
     file = tmp_path / "c.toml"
     special = SPECIAL.get(f"{table}.{name}", SPECIAL.get(name))
     before = CONTEXT.get(table, "") if special is None else special
-    file.write_text(f"{table}\n{before}{name} = {key.value}\n")
+    above, below = (tables.get(f"{table}.{name}", tables.get(table, "")) for tables in (BEFORE, AFTER))
+    (tmp_path / "ny-2.token").touch(mode=0o600)
+    file.write_text(f"{above}{table}\n{before}{name} = {key.value}\n{below}")
     config, problems = examine(file)
     assert problems == []
     if key.default:
-        file.write_text(f"{table}\n{before or CONTEXT.get(table, '')}")
+        file.write_text(f"{above}{table}\n{before or CONTEXT.get(table, '')}{below}")
         assert config == examine(file)[0], "the default of the server is another one"
 
 

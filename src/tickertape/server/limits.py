@@ -123,6 +123,16 @@ ack_interval_seconds_max: Final = 60.0
 """Longest `ack_interval`."""
 peak_rate_max: Final = 1_000_000_000
 """Largest `peak_rate`, in messages a second."""
+link_connect_seconds_max: Final = 10.0
+"""Time limit of an attempt to connect a link, with its TLS handshake."""
+link_retry_seconds_min: Final = 0.1
+"""Wait after the first failed round of attempts to connect a link. Each further round doubles it."""
+link_retry_seconds_max: Final = 10.0
+"""Longest such wait."""
+link_settled_seconds: Final = 5.0
+"""Life of an open link after which the waits begin anew."""
+link_refused_seconds: Final = 60.0
+"""Wait after a refusal that only an operator can end."""
 
 # state of the world
 sow_checkpoint_bytes_per_second: Final = 64_000_000

@@ -6,13 +6,29 @@ Invariant: if a file cannot be used, a reload changes nothing.
 from __future__ import annotations
 
 import ssl
+from typing import NamedTuple
 
+from tickertape.base.errors import BadOption, ConfigurationError
 from tickertape.base.interfaces import Now
-from tickertape.security.contexts import server_context
+from tickertape.security.contexts import client_context, server_context
+from tickertape.security.tls_options import TLS
+from tickertape.security.tokens import read_token
 from tickertape.server.access.tokens import Tokens, read_tokens
+from tickertape.server.config.addresses import parse_server
 from tickertape.server.config.config import Config
+from tickertape.server.config.replication import DestinationConfig
 from tickertape.server.config.transports import Transport
 from tickertape.wire.commands import Logon
+
+
+class LinkFiles(NamedTuple):
+    """Token and TLS context of an outgoing link."""
+
+    token: str | None
+    context: ssl.SSLContext | None
+
+    def __repr__(self) -> str:
+        return "LinkFiles(...)"  # never show a token
 
 
 class CredentialStore:
@@ -21,13 +37,16 @@ class CredentialStore:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._contexts, self._tokens = _read(config)
+        self._links = _read_links(config)
 
     def reload(self) -> frozenset[str]:
         """Read all files again. Return the users whose token was replaced.
 
         Raises `ConfigurationError` without changing anything."""
         before = self._tokens
+        links = _read_links(self._config)
         self._contexts, self._tokens = _read(self._config)
+        self._links = links
         return frozenset() if before is None or self._tokens is None else before.replaced_by(self._tokens)
 
     def context_of(self, number: int) -> ssl.SSLContext | None:
@@ -37,7 +56,7 @@ class CredentialStore:
     @property
     def has_files(self) -> bool:
         """Whether the server has certificate or token files to reload."""
-        return self.wants_tokens or any(self._contexts)
+        return self.wants_tokens or any(self._contexts) or any(map(any, self._links.values()))
 
     @property
     def wants_tokens(self) -> bool:
@@ -69,6 +88,25 @@ class CredentialStore:
         """Return whether the credentials of `user` are still valid for the client `name`."""
         return self._tokens is None or self._tokens.still_good(user, name, now)
 
+    # -- replication links ----------------------------------------------------------------------------
+
+    def admit_link(self, instance: str, token: str | None, now: Now) -> None:
+        """Raise `AuthenticationFailed` unless `instance` may open a replication link with this token."""
+        if self._tokens is not None:
+            self._tokens.admit_link(instance, token, now)
+
+    def link_still_good(self, instance: str, token: str | None, now: Now) -> bool:
+        """Return whether a link of `instance` that was opened with this token is still permitted."""
+        return self._tokens is None or self._tokens.link_still_good(instance, token, now)
+
+    def link_token(self, destination: str) -> str | None:
+        """Return the token for a destination. None: it needs none."""
+        return self._links[destination].token
+
+    def link_context(self, destination: str) -> ssl.SSLContext | None:
+        """Return the TLS context for a destination. None: none of its addresses uses TLS."""
+        return self._links[destination].context
+
 
 def _read(config: Config) -> tuple[list[ssl.SSLContext | None], Tokens | None]:
     contexts = [_context(transport) for transport in config.transports]
@@ -80,3 +118,23 @@ def _context(transport: Transport) -> ssl.SSLContext | None:
     if transport.certificate is None or transport.key is None:
         return None
     return server_context(transport.certificate, transport.key, transport.client_ca)
+
+
+def _read_links(config: Config) -> dict[str, LinkFiles]:
+    """Read the files of all destinations. Raises `ConfigurationError`."""
+    destinations = () if config.replication is None else config.replication.destinations
+    return {one.name: LinkFiles(_token_of(one), _context_of(one)) for one in destinations}
+
+
+def _token_of(destination: DestinationConfig) -> str | None:
+    path = destination.token_file
+    return None if path is None else read_token(path, ConfigurationError)
+
+
+def _context_of(destination: DestinationConfig) -> ssl.SSLContext | None:
+    if not any(parse_server(text).tls for text in destination.addresses):
+        return None
+    try:
+        return client_context(TLS(ca=destination.ca))
+    except BadOption as error:
+        raise ConfigurationError(str(error)) from None

@@ -24,7 +24,7 @@ from tickertape.security.tokens import NAME_FORM, fits, is_name, name_in
 from tickertape.server.limits import tokens_max
 from tickertape.wire.commands import Logon
 
-_KEYS: Final = ("sha256", "expires", "clients")
+_KEYS: Final = ("sha256", "expires", "clients", "links")
 _KEY_CHARACTERS_MAX: Final = 16
 """Longer keys are not shown in messages."""
 _HASH_CHARACTERS: Final = 64
@@ -42,6 +42,9 @@ class KnownToken(NamedTuple):
     """Expiration in microseconds since 1970 UTC. None: never."""
     clients: Pattern | None
     """Pattern of its client names. None: any name."""
+    links: Pattern | None = None
+    """Pattern of the instances that open replication links with it. None: it is a token of clients, which
+    opens no link. Otherwise no client uses it."""
 
 
 class Tokens:
@@ -64,16 +67,7 @@ class Tokens:
         """Return the name of the token in `logon`, which is its user. Raises `AuthenticationFailed`."""
         if logon.password is None:
             raise AuthenticationFailed("Authentication failed: this server requires a token (--token-file).")
-        name = name_in(logon.password)
-        known = None if name is None else self._known.get(name)
-        kept = _NOTHING if known is None else known.sha256
-        if not fits(logon.password, kept) or known is None or name is None:
-            raise AuthenticationFailed(_WRONG)
-        # The client has proved the token, so the errors below may contain details.
-        if _is_over(known, now):
-            raise AuthenticationFailed(
-                f"Authentication failed: token {name!r} has expired. Ask for a new token."
-            )
+        name, known = self._proved(logon.password, now)
         _check_name(name, known, logon.name)
         if logon.user is not None and logon.user != name:
             raise AuthenticationFailed(
@@ -82,11 +76,52 @@ class Tokens:
             )
         return name
 
+    def admit_link(self, instance: str, token: str | None, now: Now) -> None:
+        """Raise `AuthenticationFailed` unless `instance` may open a replication link with this token."""
+        if token is None:
+            raise AuthenticationFailed(
+                "Authentication failed: this server requires a token for links. Set token_file of the "
+                "destination."
+            )
+        name, known = self._proved(token, now)
+        if known.links is None:
+            raise AuthenticationFailed(
+                f"Authentication failed: the token {name!r} is for clients, not for replication links. Use a "
+                "token of `tickertape token new --links`."
+            )
+        if not known.links.search(instance):
+            raise AuthenticationFailed(
+                f"Authentication failed: the token {name!r} is for links of instances with names like "
+                f"{shown(known.links.text)}, not of {shown(instance)}. Use another token."
+            )
+
+    def link_still_good(self, instance: str, token: str | None, now: Now) -> bool:
+        """Return whether a link of `instance` that was opened with this token is still permitted."""
+        try:
+            self.admit_link(instance, token, now)
+        except AuthenticationFailed:
+            return False
+        return True
+
+    def _proved(self, token: str, now: Now) -> tuple[str, KnownToken]:
+        """Return the name of a valid token with its restrictions. Raises `AuthenticationFailed`."""
+        name = name_in(token)
+        known = None if name is None else self._known.get(name)
+        kept = _NOTHING if known is None else known.sha256
+        if not fits(token, kept) or known is None or name is None:
+            raise AuthenticationFailed(_WRONG)
+        # The peer has proved the token, so this error and later ones may contain details.
+        if _is_over(known, now):
+            raise AuthenticationFailed(
+                f"Authentication failed: token {name!r} has expired. Ask for a new token."
+            )
+        return name, known
+
     def for_any_client(self) -> list[str]:
         """Return the names of tokens without a client name restriction. Empty for a single token."""
         if len(self._known) < 2:
             return []
-        return [name for name, known in self._known.items() if known.clients is None]
+        return [name for name, known in self._known.items() if known.clients is None and known.links is None]
 
     def check_name(self, user: str | None, name: str) -> None:
         """Raise `AuthenticationFailed` unless the token `user` may use the client name `name`."""
@@ -126,10 +161,15 @@ def tokens_in(data: bytes, path: str) -> Tokens:
 
 
 def _is_for(known: KnownToken, name: str) -> bool:
-    return known.clients is None or known.clients.search(name)
+    return known.links is None and (known.clients is None or known.clients.search(name))
 
 
 def _check_name(user: str, known: KnownToken, name: str) -> None:
+    if known.links is not None:
+        raise AuthenticationFailed(
+            f"Authentication failed: the token {user!r} is for replication links, not for clients. Use a "
+            "token of clients."
+        )
     if not _is_for(known, name):
         assert known.clients is not None
         raise AuthenticationFailed(
@@ -167,7 +207,13 @@ def _read(path: str, name: str, table: Any) -> KnownToken:
             f"{where} sha256 must be {_HASH_CHARACTERS} hexadecimal digits (0-9, a-f). Create the entry with "
             "`tickertape token new`."
         )
-    return KnownToken(bytes.fromhex(kept), _expires(where, table), _clients(where, table))
+    clients = _pattern(where, table, "clients", "^spark-")
+    links = _pattern(where, table, "links", "^ny-")
+    if clients is not None and links is not None:
+        raise ConfigurationError(
+            f"{where} has clients and links. Remove one: a token is for clients or for replication links."
+        )
+    return KnownToken(bytes.fromhex(kept), _expires(where, table), clients, links)
 
 
 def _expires(where: str, table: dict[str, Any]) -> int | None:
@@ -181,17 +227,17 @@ def _expires(where: str, table: dict[str, Any]) -> int | None:
     return to_micros(moment)  # without conversion to UTC, which may give the year 10000
 
 
-def _clients(where: str, table: dict[str, Any]) -> Pattern | None:
-    text = table.get("clients")
+def _pattern(where: str, table: dict[str, Any], key: str, example: str) -> Pattern | None:
+    text = table.get(key)
     if text is None:
         return None
     if not isinstance(text, str):
         raise ConfigurationError(
-            f'{where} clients must be a regular expression in quotes, such as "^spark-".'
+            f'{where} {key} must be a regular expression in quotes, such as "{example}".'
         )
     try:
         return compile_pattern(text)
     except BadPattern as error:
         raise ConfigurationError(
-            f"{where} clients {shown(text)}: {error.reason}. Use a regular expression such as '^spark-'."
+            f"{where} {key} {shown(text)}: {error.reason}. Use a regular expression such as '{example}'."
         ) from None

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 
@@ -63,6 +63,9 @@ from tickertape.server.config.transports import (
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
 from tickertape.server.limits import drain_seconds_default, retained_segments_min
 
+if TYPE_CHECKING:  # only servers that replicate import it
+    from tickertape.server.config.replication import ReplicationConfig
+
 SyncName = Literal["always", "interval", "never"]
 
 ADMIN_OFF: Final = "off"
@@ -77,9 +80,9 @@ MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
 # Keys of planned features. They are rejected by name, so that they are never silently ignored.
 SECTIONS_LATER: Final = (
-    "action", "conflated_topic", "entitlement", "replication", "user", "view",
+    "action", "conflated_topic", "entitlement", "user", "view",
 )  # fmt: skip
-INSTANCE_LATER: Final = ("group", "user")
+INSTANCE_LATER: Final = ("user",)
 JOURNAL_LATER: Final = ("archive", "compression", "replication")
 
 _NAME_OVERHEAD_BYTES: Final = 3
@@ -94,6 +97,8 @@ class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the server and location of its log."""
 
     name: str = NAME_DEFAULT
+    group: str | None = None
+    """Name of the group of replicating servers. None: the name of the server."""
     data: str = DATA_DEFAULT
     """The data directory, relative to the working directory."""
     drain_seconds: float = msgspec.field(default=drain_seconds_default, name="drain_timeout")
@@ -165,6 +170,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     sow_bytes_max: int | None = None
     """Bytes that the records of all SOW topics may use. None: the default part of the memory."""
     archive: ArchiveConfig | None = None
+    replication: ReplicationConfig | None = None
+    """Replication to and from other servers. None: this server does not replicate."""
     admin: AdminConfig = AdminConfig()
     logging: LoggingConfig = LoggingConfig()
 
@@ -248,19 +255,47 @@ def _override(root: dict[str, ConfigNode], table: str, key: str, value: str) -> 
 
 def _config(root: Section, file: str) -> Config:
     root.not_built(*SECTIONS_LATER)
-    instance = _instance(root.table("instance"), file)
+    instance_table = root.table("instance")
+    instance = _instance(instance_table, file)
     transports = read_transports(root)
     authentication = read_authentication(root)
     journal = _journal(root.table("journal"))
     topics = _topics(root)
     types = {topic.name: topic.message_type for topic in topics}
-    queues = read_queues(root.tables("queue") or [], journal.topics, types)
+    local_queues: set[str] = set()
+    queues = read_queues(
+        root.tables("queue") or [],
+        journal.topics,
+        types,
+        local_queues if root.has("replication") else None,
+    )
     sow = read_sow(root.tables("sow") or [], journal.topics, types, queues)
     slow_clients = read_slow_clients(root.table("slow_clients"), file)
     transactions = read_transactions(root.table("transactions"))
     limits, sow_bytes_max = read_limits(root.table("limits"))
     archive_table = root.optional_table("archive")
     archive = None if archive_table is None else read_archive(archive_table, file)
+    replication = None
+    replication_table = root.optional_table("replication")
+    if replication_table is not None:
+        replication = _replication(
+            replication_table,
+            instance_table,
+            instance.name,
+            journal.topics,
+            types,
+            queues,
+            frozenset(local_queues),
+        )
+        if root.has("sow"):
+            root.problem(
+                "sow",
+                "cannot be combined with [replication]: messages of links do not change records yet. Remove "
+                "one of them.",
+            )
+    elif instance_table.has("group"):
+        instance_table.problem("group", "has no effect without a table [replication]. Remove it.")
+    _check_links(root, replication_table, accepts=any(one.replication for one in transports))
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
@@ -291,6 +326,7 @@ def _config(root: Section, file: str) -> Config:
         limits=limits,
         sow_bytes_max=sow_bytes_max,
         archive=archive,
+        replication=replication,
         admin=admin,
         logging=logging,
     )
@@ -299,6 +335,7 @@ def _config(root: Section, file: str) -> Config:
 def _instance(section: Section, file: str) -> InstanceConfig:
     section.not_built(*INSTANCE_LATER)
     name = section.value("name", instance_name_of, NAME_DEFAULT)
+    group = section.value("group", instance_name_of, None)
     data = section.value("data", partial(path_of, noun="directory"), DATA_DEFAULT)
     drain = section.value("drain_timeout", seconds_of, drain_seconds_default)
     # `data` from a file, and the default, are relative to the file. An argument is relative to the working
@@ -307,8 +344,42 @@ def _instance(section: Section, file: str) -> InstanceConfig:
     home = file if not section.has("data") else location.file if location.line else ""
     section.finish()
     return InstanceConfig(
-        name=name, data=str(Path(home).parent / data) if home else data, drain_seconds=drain
+        name=name, group=group, data=str(Path(home).parent / data) if home else data, drain_seconds=drain
     )
+
+
+def _replication(
+    section: Section,
+    instance: Section,
+    name: str,
+    recorded: Sequence[str] | None,
+    types: Mapping[str, str],
+    queues: Sequence[QueueDefinition],
+    local_queues: frozenset[str],
+) -> ReplicationConfig:
+    from tickertape.server.config.replicated_topics import ReplicatingServer
+    from tickertape.server.config.replication import read_replication
+
+    server = ReplicatingServer(
+        name, instance.has("name"), recorded, types, queues, local_queues, synchronous=False
+    )
+    return read_replication(section, server)
+
+
+def _check_links(root: Section, replication: Section | None, *, accepts: bool) -> None:
+    """Report addresses for links without a table, and a table without links."""
+    if replication is None and accepts:
+        root.problem(
+            "transport",
+            "An address with replication = true needs a table [replication], which may be empty. Add the "
+            "table, or remove the key.",
+        )
+    elif replication is not None and not accepts and not replication.has("destination"):
+        replication.problem(
+            "",
+            "has no effect without a destination and without a [[transport]] with replication = true. Add "
+            "one of them.",
+        )
 
 
 def _journal(section: Section) -> JournalConfig:

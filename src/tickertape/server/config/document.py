@@ -431,7 +431,7 @@ class Section:
 
     def finish(self, *also: str) -> None:
         """Report unread keys as unknown. `also`: keys that another module has read."""
-        takes = ", ".join([*self._asked, *also])
+        takes = ", ".join([*(key for key in self._asked if key not in self._later), *also])
         where = f"[{self._name}]" if self._name else "The file"
         for key, node in self._table.items():
             if key in self._asked or key in self._later:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from tickertape.base.bookmarks import BOOKMARK_FORM, TIME_FORM, AtBookmarks, AtTime, Epoch, parse_bookmark
 from tickertape.base.errors import BadBookmark, BadFilter, BadTopic, ConfigurationError
@@ -45,6 +45,11 @@ from tickertape.server.limits import (
 if TYPE_CHECKING:
     from tickertape.filter import TopicSet
 
+QueueReplication = Literal["local"]
+
+QUEUE_REPLICATION: Final[tuple[QueueReplication, ...]] = ("local",)
+QUEUE_REPLICATION_LATER: Final = ("distributed", "group-local")
+"""Values of planned features."""
 NO_END: Final = "none"
 """Value of a lease that never expires."""
 _OF_LEASES: Final = ("lease_period", "max_deliveries", "max_cancels")
@@ -63,16 +68,22 @@ class _Known:
     """Persistent topics. None: all topics, or unknown because of a reported problem."""
     types: Mapping[str, str]
     """Message types by topic."""
+    local: set[str] | None
+    """Names of queues of which each server has its own. None: the server does not replicate."""
 
 
 def read_queues(
-    sections: Sequence[Section], recorded: Sequence[str] | None, types: Mapping[str, str]
+    sections: Sequence[Section],
+    recorded: Sequence[str] | None,
+    types: Mapping[str, str],
+    local: set[str] | None = None,
 ) -> list[QueueDefinition]:
     """Read the queues.
 
     `recorded`: names and patterns of persistent topics (None: all topics). `types`: configured message types
-    by topic."""
-    known = _Known(topic_set_of(recorded), types)
+    by topic. `local`: gets the names of the queues with `replication = "local"`. None: the server does not
+    replicate."""
+    known = _Known(topic_set_of(recorded), types, local)
     queues: list[tuple[Section, QueueDefinition]] = []
     names: set[str] = set()
     for number, section in enumerate(sections):
@@ -152,7 +163,11 @@ def _queue(section: Section, known: _Known) -> QueueDefinition:
         ),
         dead_letter=dead_letter,
     )
+    if section.value("replication", _replication, None) is not None and known.local is not None:
+        known.local.add(name)
     section.finish()
+    if known.local is None and section.has("replication"):
+        section.problem("replication", "has no effect without a table [replication]. Remove it.")
     return queue
 
 
@@ -273,6 +288,12 @@ def _expiration(value: Any) -> float:
             "ever."
         )
     return seconds
+
+
+def _replication(value: Any) -> QueueReplication:
+    if value in QUEUE_REPLICATION_LATER:
+        raise ConfigurationError(f'cannot be "{value}": not supported yet. Use "{QUEUE_REPLICATION[0]}".')
+    return choice_of(QUEUE_REPLICATION)(value)
 
 
 def _point(value: Any) -> str:

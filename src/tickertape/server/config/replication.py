@@ -1,7 +1,7 @@
 """Replication configuration: the table `[replication]` and its destinations.
 
-The loader does not call `read_replication` yet: it refuses the table until links exist, so that no key is
-parsed and ignored.
+Keys of synchronous links are refused where a server does not support them, so that no key is parsed and
+ignored.
 
 Invariants:
 - An option without effect is rejected.
@@ -57,16 +57,18 @@ from tickertape.server.limits import (
 
 MergeWhenBehind = Literal["refuse", "accept"]
 Ready = Literal["local", "synchronous"]
-QueueReplication = Literal["local"]
 
 MERGE_WHEN_BEHIND: Final[tuple[MergeWhenBehind, ...]] = ("refuse", "accept")
 READY: Final[tuple[Ready, ...]] = ("local", "synchronous")
-QUEUE_REPLICATION: Final[tuple[QueueReplication, ...]] = ("local",)
-QUEUE_REPLICATION_LATER: Final = ("distributed", "group-local")
-"""Values of planned features."""
 REPLICATION_LATER: Final = ("wait_for_peers",)
 DESTINATION_LATER: Final = ("hold_max",)
 """Keys of planned features."""
+SYNCHRONOUS: Final = (
+    "acknowledge", "behind_wait", "history_wait", "merge_when_behind", "ready", "peak_rate",
+)  # fmt: skip
+"""Keys of synchronous links in `[replication]`."""
+DESTINATION_SYNCHRONOUS: Final = ("downgrade_after", "downgrade_grace", "upgrade_below", "ack_interval")
+"""Keys of synchronous links in a destination."""
 NEVER: Final = "never"
 """Value of `downgrade_after` for acknowledgements that always wait."""
 
@@ -139,7 +141,7 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_replication(section: Section, server: ReplicatingServer) -> ReplicationConfig:
     """Read the table `[replication]`."""
-    section.not_built(*REPLICATION_LATER)
+    section.not_built(*REPLICATION_LATER, *(() if server.synchronous else SYNCHRONOUS))
     if not server.is_named:
         section.problem(
             "",
@@ -176,16 +178,11 @@ def read_replication(section: Section, server: ReplicatingServer) -> Replication
     return replication
 
 
-def read_queue_replication(section: Section) -> QueueReplication | None:
-    """Read `replication` of a `[[queue]]`. None: the key is absent."""
-    return section.value("replication", _queue_replication, None)
-
-
 # -- destinations -------------------------------------------------------------------------------------
 
 
 def _destination(section: Section, server: ReplicatingServer) -> DestinationConfig:
-    section.not_built(*DESTINATION_LATER)
+    section.not_built(*DESTINATION_LATER, *(() if server.synchronous else DESTINATION_SYNCHRONOUS))
     name = section.required("name", instance_name_of, "")
     none: tuple[str, ...] = ()
     addresses = section.required("addresses", _addresses, none)
@@ -362,9 +359,3 @@ def _exclude_validation(value: Any) -> tuple[str, ...]:
             raise ConfigurationError(f"has {shown(name)} twice. Remove one of them.")
         found.append(name)
     return tuple(found)
-
-
-def _queue_replication(value: Any) -> QueueReplication:
-    if value in QUEUE_REPLICATION_LATER:
-        raise ConfigurationError(f'cannot be "{value}": not supported yet. Use "{QUEUE_REPLICATION[0]}".')
-    return choice_of(QUEUE_REPLICATION)(value)

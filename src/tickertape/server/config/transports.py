@@ -37,6 +37,10 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the private key of `certificate`."""
     client_ca: str | None = None
     """Path of the CA certificates for client certificates. None: clients need no certificate."""
+    replication: bool = False
+    """Whether replication links may connect."""
+    clients: bool = True
+    """Whether clients may connect."""
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +85,11 @@ def _transport(section: Section, taken: set[str]) -> Transport | None:
         for key in _OF_TLS
         if (path := section.value(key, _path, None)) is not None
     }
+    replication = section.value("replication", flag_of, False)
+    clients = section.value("clients", flag_of, True)
     section.finish()
+    if not clients and not replication:
+        section.problem("clients", "must not be false without replication = true: nothing could connect")
     if not listen:
         return None
     address = parse_listen(listen)
@@ -99,7 +107,7 @@ def _transport(section: Section, taken: set[str]) -> Transport | None:
     if listen in taken and (address.path or address.port):
         section.problem("listen", f"duplicate address {listen}. Remove one of them.")
     taken.add(listen)
-    return Transport(listen=listen, insecure=insecure, **paths)
+    return Transport(listen=listen, insecure=insecure, replication=replication, clients=clients, **paths)
 
 
 def _beside(section: Section, key: str, path: str) -> str:

@@ -237,9 +237,7 @@ class ClientConnection(PeerConnection):
 
     `wire`: its protocol state (None: a `Connection` in the role "server")."""
 
-    def __init__(
-        self, handler: ConnectionHandler, wire: Connection | AcceptedConnection | None = None
-    ) -> None:
+    def __init__(self, handler: ConnectionHandler, wire: AcceptedConnection | None = None) -> None:
         self._accepted = Connection("server", scratch=handler.scratch) if wire is None else wire
         super().__init__(handler, self._accepted)
 

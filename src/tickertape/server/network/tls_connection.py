@@ -18,23 +18,16 @@ from tickertape.security.tls_channel import HANDSHAKE_BYTE, TlsChannel, portions
 from tickertape.server.limits import handshake_bytes_max
 from tickertape.server.network.connection import ClientConnection, ConnectionHandler, PeerConnection
 from tickertape.wire.commands import PREFACE
-from tickertape.wire.connection import HTTP_TEXT, Connection, is_http, may_become_http
+from tickertape.wire.connection import HTTP_TEXT, is_http, may_become_http
 
 if TYPE_CHECKING:  # only servers that replicate import them
     from tickertape.wire.accepted_connection import AcceptedConnection
-    from tickertape.wire.link_connection import LinkConnection
 
 
 class TlsPeerConnection(PeerConnection):
-    """A connection over TLS, of either end. `channel`: its TLS state."""
+    """A connection over TLS, of either end. Subclasses pass the TLS state to `_use`."""
 
-    def __init__(
-        self,
-        handler: ConnectionHandler,
-        wire: Connection | AcceptedConnection | LinkConnection,
-        channel: TlsChannel,
-    ) -> None:
-        super().__init__(handler, wire)
+    def _use(self, channel: TlsChannel) -> None:
         self._channel = channel
         self._handshake_bytes = 0
         self._pumping = False
@@ -141,10 +134,10 @@ class TlsClientConnection(TlsPeerConnection, ClientConnection):
         self,
         handler: ConnectionHandler,
         context: ssl.SSLContext,
-        wire: Connection | AcceptedConnection | None = None,
+        wire: AcceptedConnection | None = None,
     ) -> None:
-        state = Connection("server", scratch=handler.scratch) if wire is None else wire
-        super().__init__(handler, state, TlsChannel(context, server=True))
+        super().__init__(handler, wire)
+        self._use(TlsChannel(context, server=True))
         self._plain = False
         """Whether the client uses our protocol or HTTP without TLS. The error is then sent without TLS."""
         self._first = b""

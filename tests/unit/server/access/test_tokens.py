@@ -168,7 +168,7 @@ def test_logon_with_another_user_than_the_token_is_refused(tokens: Tokens, token
         ),
         (
             f"[a]\nsha256 = '{'0' * 64}'\ntopics = []\n",
-            "unknown key 'topics'. Use sha256, expires or clients",
+            "unknown key 'topics'. Use sha256, expires, clients or links",
         ),
     ],
 )

@@ -344,9 +344,10 @@ def test_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> None:
 # -- bad ones -----------------------------------------------------------------------------------------
 
 CHECK = "Check the path and its permissions."
+OF_SYNC = "[journal] or [[replication.destination.topic]]"
 TAKES = (
     "instance, transport, authentication, journal, topic, queue, sow, slow_clients, transactions, "
-    "limits, archive, admin, logging, include"
+    "limits, archive, replication, admin, logging, include"
 )
 
 
@@ -366,13 +367,16 @@ TAKES = (
         # unknown keys
         ("\n[jornal]\n", [f"2: jornal: unknown key. Did you mean 'journal'? The file takes {TAKES}"]),
         ("zzz = 1\n", [f"1: zzz: unknown key. The file takes {TAKES}"]),
-        ("sync = 'never'\n", [f"1: sync: unknown key. Move it to [journal]. The file takes {TAKES}"]),
+        (
+            "sync = 'never'\n",
+            [f"1: sync: unknown key. Move it to {OF_SYNC}. The file takes {TAKES}"],
+        ),
         (
             "[instance]\ndisk_limit = '1GB'\n",
             [
                 (
                     "2: instance.disk_limit: unknown key. Move it to [slow_clients] or [transactions]. "
-                    "[instance] takes name, data, drain_timeout"
+                    "[instance] takes name, group, data, drain_timeout"
                 )
             ],
         ),
@@ -381,7 +385,7 @@ TAKES = (
             [
                 (
                     "3: instance.DATA: unknown key. Did you mean 'data'? [instance] takes "
-                    "name, data, drain_timeout"
+                    "name, group, data, drain_timeout"
                 )
             ],
         ),

@@ -1,4 +1,4 @@
-"""`[replication]`: destinations, rules and refused values. The loader refuses the table."""
+"""`[replication]`: destinations, rules and refused values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tickertape.engine.replication.link_facts import OutgoingLink
 from tickertape.engine.replication.routes import ReplicationRule
 from tickertape.engine.replication.validation import MANDATORY
 from tickertape.engine.runtime.queue_definition import QueueDefinition
-from tickertape.server.config.config import examine
+from tickertape.server.config.config import Config, examine
 from tickertape.server.config.document import ConfigProblems, Section, read_document
+from tickertape.server.config.queues import read_queues
 from tickertape.server.config.replicated_topics import ReplicatingServer
 from tickertape.server.config.replication import (
     DestinationConfig,
     ReplicationConfig,
-    read_queue_replication,
     read_replication,
 )
 from tickertape.server.limits import destinations_max
@@ -107,27 +107,115 @@ def only(path: Path, text: str, **server: object) -> str:
 
 # -- the loader ---------------------------------------------------------------------------------------
 
+NAMED = "[instance]\nname = 'ny-1'\n"
 
-def test_loader_refuses_replication_until_links_exist(tmp_path: Path) -> None:
-    file = tmp_path / "c.toml"
-    file.write_text("[instance]\nname = 'ny-1'\n[replication]\n" + BASE + TOPIC)
+
+def loaded(path: Path, text: str) -> tuple[Config | None, list[str]]:
+    """Return the configuration that the loader reads, and its problems."""
+    file = path / "c.toml"
+    file.write_text(text)
     config, problems = examine(file)
+    return config, [f"{problem.key}: {problem.text}" for problem in problems]
+
+
+def test_loader_reads_replication_with_asynchronous_topics(tmp_path: Path) -> None:
+    config, problems = loaded(tmp_path, NAMED + BASE + ASYNC)
+    assert problems == []
+    assert config is not None
+    assert config.instance.group is None
+    assert config.replication is not None
+    (destination,) = config.replication.destinations
+    assert destination.link() == OutgoingLink(
+        destination="ny-2", rules=(ReplicationRule(topic="orders", sync=False),)
+    )
+
+
+def test_loader_refuses_keys_of_synchronous_links(tmp_path: Path) -> None:
+    keys = ("acknowledge", "behind_wait", "history_wait", "merge_when_behind", "ready", "peak_rate")
+    destination = ("downgrade_after", "downgrade_grace", "upgrade_below", "ack_interval")
+    config, problems = loaded(tmp_path, NAMED + FULL.replace('"${T}"', "true").replace("token_file", "#"))
     assert config is None
-    assert [f"{problem.key}: {problem.text}" for problem in problems] == [
-        "replication: is not supported yet. Remove it."
+    for key in (*keys, *(f"destination.{key}" for key in destination)):
+        assert f"replication.{key}: is not supported yet. Remove it." in problems
+    sync = "cannot be true: synchronous links are not supported yet. Use false."
+    assert problems.count(f"replication.destination.topic.sync: {sync}") == 2
+
+
+def test_unknown_key_of_replication_lists_supported_keys_only(tmp_path: Path) -> None:
+    _, problems = loaded(tmp_path, NAMED + "[replication]\nacknowledged = 1\n" + BASE + ASYNC)
+    assert problems == [
+        "replication.acknowledged: unknown key. Did you mean 'acknowledge'? [replication] takes destination"
     ]
 
 
-def test_loader_refuses_keys_of_other_tables_for_replication_until_links_exist(tmp_path: Path) -> None:
-    for text in (
-        "[instance]\ngroup = 'ny'\n",
-        "[[transport]]\nlisten = 'tcp://127.0.0.1:0'\nreplication = true\n",
-        "[[queue]]\nname = 'work'\nreplication = 'local'\n",
+def test_loader_refuses_keys_of_replication_without_the_table(tmp_path: Path) -> None:
+    for text, problem in (
+        (
+            NAMED + "group = 'ny'\n",
+            "instance.group: has no effect without a table [replication]. Remove it.",
+        ),
+        (
+            "[[transport]]\nlisten = 'tcp://127.0.0.1:0'\nreplication = true\n",
+            (
+                "transport: An address with replication = true needs a table [replication], which may be "
+                "empty. Add the table, or remove the key."
+            ),
+        ),
+        (
+            "[[queue]]\nname = 'work'\nreplication = 'local'\n",
+            "queue.replication: has no effect without a table [replication]. Remove it.",
+        ),
     ):
-        (tmp_path / "c.toml").write_text(text)
-        config, problems = examine(tmp_path / "c.toml")
-        assert config is None
-        assert len(problems) == 1
+        assert loaded(tmp_path, text) == (None, [problem])
+
+
+def test_loader_refuses_replication_without_destination_and_address(tmp_path: Path) -> None:
+    _, problems = loaded(tmp_path, NAMED + "[replication]\n")
+    (problem,) = problems
+    assert problem == (
+        "replication: has no effect without a destination and without a [[transport]] with replication = "
+        "true. Add one of them."
+    )
+
+
+def test_server_that_only_receives_has_an_empty_table(tmp_path: Path) -> None:
+    text = "[[transport]]\nlisten = 'tcp://127.0.0.1:0'\nreplication = true\nclients = false\n[replication]\n"
+    config, problems = loaded(tmp_path, NAMED + "group = 'ny'\n" + text)
+    assert problems == []
+    assert config is not None
+    assert config.instance.group == "ny"
+    assert config.replication == ReplicationConfig()
+    assert [(one.replication, one.clients) for one in config.transports] == [(True, False)]
+
+
+def test_loader_refuses_an_address_without_clients_and_links(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "[[transport]]\nlisten = 'tcp://127.0.0.1:0'\nclients = false\n") == (
+        None,
+        ["transport.clients: must not be false without replication = true: nothing could connect"],
+    )
+
+
+def test_loader_refuses_records_beside_replication(tmp_path: Path) -> None:
+    _, problems = loaded(tmp_path, NAMED + BASE + ASYNC + "[[sow]]\nname = 'positions'\n")
+    (problem,) = problems
+    assert problem == (
+        "sow: cannot be combined with [replication]: messages of links do not change records yet. Remove "
+        "one of them."
+    )
+
+
+def test_queue_over_a_replicated_topic_must_be_local(tmp_path: Path) -> None:
+    queue = "[[queue]]\nname = 'work'\nunderlying = 'orders'\n"
+    _, problems = loaded(tmp_path, NAMED + BASE + ASYNC + queue)
+    assert problems == [
+        (
+            "replication.destination.topic.name: 'orders' has messages of queue 'work'. Set replication = "
+            '"local" in its [[queue]]: then each server delivers its own copy of each message.'
+        )
+    ]
+    config, problems = loaded(tmp_path, NAMED + BASE + ASYNC + queue + "replication = 'local'\n")
+    assert problems == []
+    assert config is not None
 
 
 # -- values -------------------------------------------------------------------------------------------
@@ -626,9 +714,10 @@ def test_name_of_a_queue_with_another_topic_is_refused(tmp_path: Path) -> None:
 def test_replication_of_a_queue_is_local_or_refused(
     tmp_path: Path, line: str, value: str | None, problem: str
 ) -> None:
-    (tmp_path / "c.toml").write_text(f"[[queue]]\n{line}\n")
+    (tmp_path / "c.toml").write_text(f"[[queue]]\nname = 'work'\n{line}\n")
     problems = ConfigProblems()
     root = Section(read_document(tmp_path / "c.toml", {}, problems), "", problems)
-    (section,) = root.tables("queue") or []
-    assert read_queue_replication(section) == value
+    local: set[str] = set()
+    assert read_queues(root.tables("queue") or [], None, {}, local)
+    assert local == ({"work"} if value else set())
     assert [one.text for one in problems] == [problem] * bool(problem)

@@ -94,7 +94,7 @@ def test_relative_paths_of_an_included_file_are_relative_to_that_file(tmp_path: 
             [
                 (
                     "c.toml:3: transport.insecur: unknown key. Did you mean 'insecure'? [transport] takes "
-                    "listen, insecure, certificate, key, client_ca"
+                    "listen, insecure, certificate, key, client_ca, replication, clients"
                 )
             ],
         ),
