@@ -38,6 +38,7 @@ from tickertape.journal.limits import staging_files_open_max
 from tickertape.server.access.credentials import CredentialStore
 from tickertape.server.admin.server import AdminServer, admin_server
 from tickertape.server.config.config import Config
+from tickertape.server.config.transports import Transport
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.events import event, logging_to
 from tickertape.server.limits import connections_max, drain_idle_seconds
@@ -88,7 +89,7 @@ def run_server(config: Config, ready: Ready, rebuild: frozenset[str] = frozenset
     with stacks_on_signal(), logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
         try:
-            opened = open_instance(config, credentials, rebuild)
+            opened = open_instance(config, credentials, rebuild, credentials)
         except (JournalError, WrongJournal) as error:
             _log_refused(config, error.code, str(error))
             return EXIT_DISK_FAILED if isinstance(error, JournalFailed) else EXIT_JOURNAL_REFUSED
@@ -180,7 +181,8 @@ async def _serve(
     try:
         for number, transport in enumerate(config.transports):
             address = transport.listen
-            server, uri = await listen(address, partial(_connection, driver, credentials, number))
+            connect = partial(_connection, driver, credentials, number, transport)
+            server, uri = await listen(address, connect)
             servers.append(server)
             uris.append(uri)
         address = config.admin.listen or ""
@@ -199,6 +201,7 @@ async def _serve(
     _log_start(config, connections)
     _log_ready(opened, config, uris, admin, recovery_seconds)
     ready(uris, admin.url if admin is not None else None)
+    driver.connect_links()
     # On another thread: preparing the filter compiler takes a quarter of a second.
     prepared = loop.run_in_executor(None, prepare)
     if admin is not None:
@@ -223,10 +226,19 @@ async def _serve(
     return code
 
 
-def _connection(driver: EngineDriver, credentials: CredentialStore, number: int) -> ClientConnection:
+def _connection(
+    driver: EngineDriver, credentials: CredentialStore, number: int, transport: Transport
+) -> ClientConnection:
     """Create the object for a connection accepted by transport `number`."""
     context = credentials.context_of(number)
-    return ClientConnection(driver) if context is None else TlsClientConnection(driver, context)
+    wire = None
+    if transport.replication:
+        from tickertape.wire.accepted_connection import AcceptedConnection
+
+        wire = AcceptedConnection(clients=transport.clients, scratch=driver.scratch)
+    if context is None:
+        return ClientConnection(driver, wire)
+    return TlsClientConnection(driver, context, wire)
 
 
 def _log_start(config: Config, connections: int) -> None:

@@ -12,7 +12,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from tickertape.base.errors import (
     FrameStalled,
@@ -51,6 +51,7 @@ from tickertape.engine.runtime.effects import (
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteCommit
 from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.security.tokens import name_in
 from tickertape.server.clock import clock
 from tickertape.server.events import event
 from tickertape.server.limits import connections_max, inbound_stall_seconds_max, logon_seconds_max
@@ -67,6 +68,19 @@ from tickertape.server.storage.worker_thread import Workers
 from tickertape.wire.commands import Publish
 from tickertape.wire.connection import Received, Violation
 
+if TYPE_CHECKING:  # only servers that replicate import them
+    from tickertape.server.network.link_source import LinkSourceConnection
+    from tickertape.wire.link import DestinationCommand, LinkOpen, SourceCommand
+    from tickertape.wire.link_connection import LinkConnection
+
+_NO_LOGON: Final = (
+    f"Cannot wait longer for a logon: none came within {logon_seconds_max:g} s. Log on after connecting."
+)
+_NO_ANSWER: Final = (
+    f"Cannot open a link: the destination did not answer within {logon_seconds_max:g} s. Check it."
+)
+_STOPPED: Final = "Cannot serve clients: the server has stopped. Wait until it runs again."
+_LINK_STOPPED: Final = "Cannot continue the link: the server has stopped. Wait until it runs again."
 _CLOSE_SECONDS_MAX: Final = 5.0
 """Time limit for closing a connection. Afterwards it is aborted."""
 _STALLED: Final = (
@@ -131,6 +145,9 @@ class EngineDriver:
         if self._spill is not None:
             self._spill.start(self._on_loop(self._spill_answered))
         self._staging = StagingFiles(opened.disk, self._on_loop(self._staging_answered), workers)
+        self._links = opened.links
+        self._link_states: dict[int, LinkConnection] = {}
+        """Protocol states of the connections of links."""
         self._archive = opened.archive
         if self._archive is not None:
             self._archive.start(loop, self)
@@ -157,12 +174,12 @@ class EngineDriver:
             self.violated(conn, NotReady(text))
         else:
             event("connection_open", conn=conn, address=connection.address or None)
-            late = LogonTimeout(
-                "Cannot wait longer for a logon: none came within "
-                f"{logon_seconds_max:g} s. Log on after connecting."
-            )
-            self._logon_timers[conn] = self._loop.call_later(logon_seconds_max, self.violated, conn, late)
+            self._limit_logon(conn, _NO_LOGON)
         return conn
+
+    def _limit_logon(self, conn: int, text: str) -> None:
+        timer = self._loop.call_later(logon_seconds_max, self.violated, conn, LogonTimeout(text))
+        self._logon_timers[conn] = timer
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """Close a connection after a protocol violation."""
@@ -173,6 +190,9 @@ class EngineDriver:
     def received(self, conn: int, events: list[Received | Violation]) -> None:
         """Handle the decoded frames of a connection."""
         now = clock()
+        connection = self.connections[conn]
+        if connection.takes_logon and conn not in self._link_states and connection.link is not None:
+            self._begin_link(conn, connection, connection.link, events)
         for incoming in events:
             if self._scheduler.received(conn, incoming, now):
                 self._set_scheduled(conn, waits=True)
@@ -184,10 +204,13 @@ class EngineDriver:
     def _take(self, conn: int, incoming: Received | Violation, now: Now) -> int:
         """Pass a command to the engine. Return its effort."""
         before = self.broker.compiler.effort
-        if isinstance(incoming, Received):
-            self.broker.received(conn, incoming.command, incoming.batch, now)
-        else:
+        if not isinstance(incoming, Received):
             self.broker.goodbye(conn, incoming.error)
+        elif conn in self._link_states:
+            command = cast("SourceCommand | DestinationCommand", incoming.command)
+            self.broker.link_received(conn, command, incoming.batch, now)
+        else:
+            self.broker.received(conn, incoming.command, incoming.batch, now)
         return self.broker.compiler.effort - before
 
     def _set_scheduled(self, conn: int, *, waits: bool) -> None:
@@ -200,6 +223,7 @@ class EngineDriver:
         """Remove a closed connection. Publishes received before its end are still processed."""
         began = time.monotonic()
         connection = self.connections.pop(conn)
+        self._link_states.pop(conn, None)
         if not self.connections:
             self.empty.set()
         self._cancel_logon_timer(conn)
@@ -223,6 +247,54 @@ class EngineDriver:
             self.flush(began)
         else:
             self.broker.blocked(conn)
+
+    # -- links ----------------------------------------------------------------------------------------
+
+    def connect_links(self) -> None:
+        """Start to connect to the destinations of this server."""
+        if self._links is not None:
+            self._links.start(self._loop, self)
+
+    def link_connected(self, connection: LinkSourceConnection) -> int:
+        """Register an established connection of an outgoing link. Return its number."""
+        now = clock()
+        conn = self._next_conn
+        self._next_conn += 1
+        self.connections[conn] = connection
+        self.empty.clear()
+        self._link_states[conn] = connection.link
+        target = connection.target
+        event("connection_open", conn=conn, address=connection.address or None, destination=target.name)
+        self._limit_logon(conn, _NO_ANSWER)
+        self.broker.link_connected(conn, target.name, target.token, now)
+        self.flush(now.mono)
+        return conn
+
+    def _begin_link(
+        self, conn: int, connection: PeerConnection, link: LinkConnection, events: list[Received | Violation]
+    ) -> None:
+        """Note that an accepted connection is a link. Its first event is the handshake."""
+        self._link_states[conn] = link
+        first = cast("LinkOpen", cast("Received", events[0]).command)
+        connection.opens(first.side.instance, None if first.token is None else name_in(first.token))
+
+    def _link_opened(self, connection: PeerConnection) -> None:
+        assert self._links is not None
+        if connection.destination:
+            self._links.opened(connection.destination)
+        here = self._links.instance
+        connection.linked(f"{connection.source or here}!{connection.destination or here}")
+
+    def _send_link(self, effect: SendLink) -> None:
+        link = self._link_states.get(effect.conn)
+        if link is None:
+            return  # the connection is lost
+        try:
+            buffers = link.send(effect.command, effect.batch)
+        except TickertapeError as error:  # a frame above the limit, because of a huge configuration
+            self.broker.goodbye(effect.conn, error)
+        else:
+            self._outgoing.setdefault(effect.conn, []).extend(buffers)
 
     # -- large frames ---------------------------------------------------------------------------------
 
@@ -353,8 +425,11 @@ class EngineDriver:
             self._spill.submit(effect)
         elif isinstance(effect, StagingJob):
             self._staging.submit(effect)
-        elif isinstance(effect, SendLink | LinkEnded):
-            raise TypeError(f"{effect}: this server does not replicate")
+        elif isinstance(effect, SendLink):
+            self._send_link(effect)
+        elif isinstance(effect, LinkEnded):
+            assert self._links is not None
+            self._links.ended(effect.destination, refused=effect.refused)
         elif isinstance(effect, LogonAccepted):
             self._logged_on(effect.conn)
         elif isinstance(effect, CloseConnection):
@@ -409,9 +484,12 @@ class EngineDriver:
         return len(data)
 
     def _logged_on(self, conn: int) -> None:
-        client = self.broker.sessions[conn].name
         self._cancel_logon_timer(conn)
         connection = self.connections[conn]
+        if conn in self._link_states:
+            self._link_opened(connection)
+            return
+        client = self.broker.sessions[conn].name
         assert isinstance(connection, ClientConnection)
         connection.logged_on(client)
         event("logon", conn=conn, client=client)
@@ -462,6 +540,8 @@ class EngineDriver:
         """Start a clean stop: persist and acknowledge accepted messages, then complete `stopped`."""
         if not self._closing:
             self._closing = True
+            if self._links is not None:
+                self._links.stop()
             self.broker.close(clock())
             self.flush()
 
@@ -488,10 +568,7 @@ class EngineDriver:
                 and (self.broker.subscriptions.owed(conn) or connection.outbox_bytes)
             ):
                 continue
-            self.broker.goodbye(
-                conn,
-                NotReady("Cannot serve clients: the server has stopped. Wait until it runs again."),
-            )
+            self.broker.goodbye(conn, NotReady(_LINK_STOPPED if conn in self._link_states else _STOPPED))
         self.flush()
 
     def release(self) -> None:

@@ -38,12 +38,18 @@ class SessionExpiry:
             self._timer.cancel()
 
     def check(self, replaced: Collection[str] = ()) -> None:
-        """Close the sessions with an invalid token, and the sessions of the users `replaced`."""
+        """Close sessions and links with an invalid token, and those of the users `replaced`."""
         now = clock()
         for conn, session in list(self._driver.broker.sessions.items()):
             if session.user in replaced or not self._credentials.still_good(session.user, session.name, now):
-                error = AuthenticationFailed(
-                    f"Authentication failed: token {session.user!r} has expired or was revoked. "
-                    "Ask for a new token."
-                )
-                self._driver.violated(conn, error)
+                self._driver.violated(conn, _over(session.user))
+        for conn, connection in list(self._driver.connections.items()):
+            source, user = connection.source, connection.user
+            if source and (user in replaced or not self._credentials.link_still_good(user, source, now)):
+                self._driver.violated(conn, _over(user))
+
+
+def _over(user: str | None) -> AuthenticationFailed:
+    return AuthenticationFailed(
+        f"Authentication failed: token {user!r} has expired or was revoked. Ask for a new token."
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from tickertape.base.errors import JournalCorrupt, NotAJournal
 from tickertape.base.interfaces import Buffer, Disk
@@ -17,10 +17,10 @@ from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
 from tickertape.engine.queues.state.checkpoint import QueueCheckpoint, decode_covered
-from tickertape.engine.runtime.publisher_ids import load_publishers
+from tickertape.engine.runtime.publisher_ids import PublisherDirectory, load_publishers
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
-from tickertape.engine.sessions.registry import LogonPolicy
+from tickertape.engine.sessions.registry import LinkPolicy, LogonPolicy
 from tickertape.engine.sow.recovery import StateFiles, StatePlan, plan_states
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import DiskJobExecutor
@@ -49,6 +49,15 @@ from tickertape.server.storage.archive_reads import ArchiveReads
 from tickertape.server.storage.segment_reads import CachingDisk
 from tickertape.server.storage.spill_files import SpillFiles
 
+if TYPE_CHECKING:  # only servers that replicate import them
+    from tickertape.engine.replication.links.replication import Replication
+    from tickertape.engine.replication.log_facts import LogFacts
+    from tickertape.server.network.links import LinkCredentials, OutgoingLinks
+
+    class LinkRights(LinkPolicy, LinkCredentials, Protocol):
+        """Policy and credentials of replication links."""
+
+
 T = TypeVar("T")
 
 _NO_SEGMENT: Final = (
@@ -69,6 +78,8 @@ class OpenedInstance(NamedTuple):
     """Spill files of slow clients. None: no spilling."""
     archive: ArchiveReads | None = None
     """Archive of messages older than the log. None: no archive."""
+    links: OutgoingLinks | None = None
+    """Links to other servers. None: the server does not replicate."""
 
 
 def salt() -> int:
@@ -77,16 +88,21 @@ def salt() -> int:
 
 
 def open_instance(
-    config: Config, rights: LogonPolicy | None = None, rebuild: frozenset[str] = frozenset()
+    config: Config,
+    rights: LogonPolicy | None = None,
+    rebuild: frozenset[str] = frozenset(),
+    links: LinkRights | None = None,
 ) -> OpenedInstance:
     """Open the data directory of `config`. `rights`: policy that authenticates logons (see `Broker`).
 
-    `rebuild`: SOW topics whose records are restored from the log alone. Raises `JournalError`,
-    `WrongJournal` or `OSError`.
+    `rebuild`: SOW topics whose records are restored from the log alone. `links`: policy and credentials of
+    replication links, for a server that replicates. Raises `JournalError`, `WrongJournal` or `OSError`.
     """
     disk = _data_directory(config)
     owner = f"instance {shown(config.instance.name)}"
-    return open_on(disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt, rebuild=rebuild)
+    return open_on(
+        disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt, rebuild=rebuild, links=links
+    )
 
 
 def open_on(
@@ -98,11 +114,12 @@ def open_on(
     new_id: bytes,
     salt: Callable[[], int],
     rebuild: frozenset[str] = frozenset(),
+    links: LinkRights | None = None,
 ) -> OpenedInstance:
     """Open an instance as `open_instance`, on a given disk.
 
     `owner`: name of the process in the lock file. `new_id`: identity of a new journal. `salt`: callback that
-    returns the 64 random bits of each new segment."""
+    returns the 64 random bits of each new segment, and of this run if it replicates."""
     settings, archive = config.journal, config.archive
     tier = None if archive is None else ArchiveTier(archive.location)
     fresh = IDENTITY_FILE not in disk.names(".")
@@ -126,12 +143,19 @@ def open_on(
         journal.view.set_first(read_all(disk, first_message(journal.view, journal.view.first_position)))
     except JournalCorrupt:  # readers of that message get this error
         journal.view.set_first(None, unknown=True)
+    catalog = _catalog(config)
+    replication = outgoing = None
+    if config.replication is not None:
+        assert links is not None, "a server that replicates has policy and credentials of links"
+        facts = read_all(disk, _recover_facts(journal, registry))
+        replication = _replication(config, facts, catalog, salt() or 1, links)
+        outgoing = _outgoing_links(config, links)
     broker = Broker(
         journal,
         registry,
         instance=name,
         software=f"tickertape {__version__}",
-        catalog=_catalog(config),
+        catalog=catalog,
         retention=RetentionPolicy(
             settings.retain, settings.retain_size, archive is not None and archive.require
         ),
@@ -141,17 +165,55 @@ def open_on(
         rights=rights,
         hash_secret=os.urandom(16),
         sow_bytes_max=config.sow_bytes,
+        replication=replication,
     )
+    if replication is not None:
+        broker.begin_replication(clock())
     reads = None if archive is None or tier is None else ArchiveReads(archive, journal.identity, tier)
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
     report.extend(f"{error}. All other messages are available." for error in registry.damage)
+    if replication is not None:
+        report.extend(f"{error}." for error in replication.facts.damage)
     report.extend(open_states(broker, disk, plan))
     report.extend(open_queues(broker, disk, registry.others))
     report.extend(open_staged(broker, disk))
     report.extend(f"Ignored journal/{name}: not a segment of Tickertape." for name in recovered.unknown)
-    return OpenedInstance(broker, disk, executor, report, spill, reads)
+    return OpenedInstance(broker, disk, executor, report, spill, reads, outgoing)
+
+
+def _recover_facts(
+    journal: Journal, registry: PublisherDirectory
+) -> Generator[ReadRequest, Buffer, LogFacts]:
+    from tickertape.engine.replication.log_facts import LogFacts
+
+    return LogFacts.recover(journal, registry)
+
+
+def _replication(
+    config: Config, facts: LogFacts, catalog: TopicCatalog, start: int, policy: LinkPolicy
+) -> Replication:
+    """Return the argument of a broker that replicates. `start`: random number of this run."""
+    from tickertape.engine.replication.link_facts import TopicFacts
+    from tickertape.engine.replication.links.replication import Replication
+
+    assert config.replication is not None
+    return Replication(
+        facts=facts,
+        start=start,
+        group=config.instance.group or config.instance.name,
+        destinations=tuple(one.link() for one in config.replication.destinations),
+        topics=TopicFacts.of(catalog),
+        policy=policy,
+    )
+
+
+def _outgoing_links(config: Config, credentials: LinkCredentials) -> OutgoingLinks:
+    from tickertape.server.network.links import OutgoingLinks
+
+    assert config.replication is not None
+    return OutgoingLinks(config.instance.name, config.replication.destinations, credentials)
 
 
 def _catalog(config: Config) -> TopicCatalog:

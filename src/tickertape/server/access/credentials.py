@@ -6,7 +6,7 @@ Invariant: if a file cannot be used, a reload changes nothing.
 from __future__ import annotations
 
 import ssl
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tickertape.base.errors import BadOption, ConfigurationError
 from tickertape.base.interfaces import Now
@@ -16,9 +16,11 @@ from tickertape.security.tokens import read_token
 from tickertape.server.access.tokens import Tokens, read_tokens
 from tickertape.server.config.addresses import parse_server
 from tickertape.server.config.config import Config
-from tickertape.server.config.replication import DestinationConfig
 from tickertape.server.config.transports import Transport
 from tickertape.wire.commands import Logon
+
+if TYPE_CHECKING:  # only servers that replicate import it
+    from tickertape.server.config.replication import DestinationConfig
 
 
 class LinkFiles(NamedTuple):
@@ -95,9 +97,9 @@ class CredentialStore:
         if self._tokens is not None:
             self._tokens.admit_link(instance, token, now)
 
-    def link_still_good(self, instance: str, token: str | None, now: Now) -> bool:
-        """Return whether a link of `instance` that was opened with this token is still permitted."""
-        return self._tokens is None or self._tokens.link_still_good(instance, token, now)
+    def link_still_good(self, user: str | None, instance: str, now: Now) -> bool:
+        """Return whether the token `user` is still valid for links of `instance`."""
+        return self._tokens is None or self._tokens.link_still_good(user, instance, now)
 
     def link_token(self, destination: str) -> str | None:
         """Return the token for a destination. None: it needs none."""

@@ -95,13 +95,12 @@ class Tokens:
                 f"{shown(known.links.text)}, not of {shown(instance)}. Use another token."
             )
 
-    def link_still_good(self, instance: str, token: str | None, now: Now) -> bool:
-        """Return whether a link of `instance` that was opened with this token is still permitted."""
-        try:
-            self.admit_link(instance, token, now)
-        except AuthenticationFailed:
+    def link_still_good(self, user: str | None, instance: str, now: Now) -> bool:
+        """Return whether the token `user` is still valid for links of `instance`."""
+        known = None if user is None else self._known.get(user)
+        if known is None or known.links is None or _is_over(known, now):
             return False
-        return True
+        return known.links.search(instance)
 
     def _proved(self, token: str, now: Now) -> tuple[str, KnownToken]:
         """Return the name of a valid token with its restrictions. Raises `AuthenticationFailed`."""

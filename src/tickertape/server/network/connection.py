@@ -85,6 +85,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Remote address: `host:port`, empty for a Unix socket."""
         self.client = ""
         """Client name of its logon. Of a link the names of source and destination."""
+        self.source = self.destination = ""
+        """Instance name of the other end of a link: its source if it is an accepted one, else its
+        destination."""
+        self.user: str | None = None
+        """Name of the token of an accepted link. None: it has none."""
         self.ended = ("", "")
         """Error code and text with which the server closed it."""
         self.since = time.monotonic()
@@ -166,6 +171,10 @@ class PeerConnection(asyncio.BufferedProtocol):
     def link(self) -> LinkConnection | None:
         """Protocol state of the link. None: the peer is a client, or has sent no command."""
         return None
+
+    def opens(self, source: str, user: str | None) -> None:
+        """Note the handshake of an accepted link: its source, and the name of its token."""
+        self.source, self.user = source, user
 
     def linked(self, name: str) -> None:
         """Note that the link is open. `name`: its source and destination."""

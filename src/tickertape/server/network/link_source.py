@@ -33,7 +33,7 @@ class LinkTarget(NamedTuple):
 class LinkHandler(ConnectionHandler, Protocol):
     """Receiver of the events of the connections of outgoing links."""
 
-    def link_connected(self, connection: LinkSourceConnection, target: LinkTarget) -> int:
+    def link_connected(self, connection: LinkSourceConnection) -> int:
         """Register an established connection. Return its number."""
 
 
@@ -47,11 +47,12 @@ class LinkSourceConnection(PeerConnection):
         self._link = LinkConnection("source", scratch=handler.scratch)
         super().__init__(handler, self._link)
         self._links = handler
-        self._target = target
+        self.destination = target.name
+        self.target = target
         self._established = established
 
     @property
-    def link(self) -> LinkConnection | None:
+    def link(self) -> LinkConnection:
         return self._link
 
     @property
@@ -72,7 +73,7 @@ class LinkSourceConnection(PeerConnection):
 
     def _begin(self) -> None:
         self._write([self._link.preface()])
-        self._conn = self._links.link_connected(self, self._target)
+        self._conn = self._links.link_connected(self)
         if not self._established.done():  # the attempt may be over
             self._established.set_result(None)
 

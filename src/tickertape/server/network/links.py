@@ -69,7 +69,11 @@ class _OutgoingLink:
 class OutgoingLinks:
     """The links from this server to its destinations."""
 
-    def __init__(self, destinations: Sequence[DestinationConfig], credentials: LinkCredentials) -> None:
+    def __init__(
+        self, instance: str, destinations: Sequence[DestinationConfig], credentials: LinkCredentials
+    ) -> None:
+        self.instance = instance
+        """Name of this server."""
         self._links = {one.name: _OutgoingLink(one) for one in destinations}
         self._credentials = credentials
         self._loop: asyncio.AbstractEventLoop
