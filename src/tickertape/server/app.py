@@ -181,8 +181,7 @@ async def _serve(
     try:
         for number, transport in enumerate(config.transports):
             address = transport.listen
-            connect = partial(_connection, driver, credentials, number, transport)
-            server, uri = await listen(address, connect)
+            server, uri = await listen(address, partial(_connection, driver, credentials, number, transport))
             servers.append(server)
             uris.append(uri)
         address = config.admin.listen or ""

@@ -33,7 +33,7 @@ from tickertape.journal.format.staging_file import find_staged
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.journal.reading.log_view import ReadRequest
-from tickertape.journal.recovery.recovery import recover_journal
+from tickertape.journal.recovery.recovery import RecoveredJournal, recover_journal
 from tickertape.journal.recovery.state_files import (
     find_states,
     forget_named,
@@ -44,14 +44,13 @@ from tickertape.journal.recovery.state_files import (
 )
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.server.clock import clock
-from tickertape.server.config.config import Config
+from tickertape.server.config.config import Config, JournalConfig
 from tickertape.server.storage.archive_reads import ArchiveReads
 from tickertape.server.storage.segment_reads import CachingDisk
 from tickertape.server.storage.spill_files import SpillFiles
 
 if TYPE_CHECKING:  # only servers that replicate import them
     from tickertape.engine.replication.links.replication import Replication
-    from tickertape.engine.replication.log_facts import LogFacts
     from tickertape.server.network.links import LinkCredentials, OutgoingLinks
 
     class LinkRights(LinkPolicy, LinkCredentials, Protocol):
@@ -127,14 +126,7 @@ def open_on(
     identity = open_identity(disk, owner=owner, create=settings.create, new_id=new_id, instance=name)
     spill = _spill_files(config, owner, disk)
     recovered = recover_journal(disk, identity.journal_id)
-    journal = Journal(
-        recovered,
-        clock(),
-        policy=SyncPolicy(settings.sync),
-        interval_seconds=settings.sync_interval,
-        segment_bytes=settings.segment_size,
-        archive=tier,
-    )
+    journal = _journal(settings, recovered, tier)
     executor = DiskJobExecutor(disk, salt, may_wait=settings.write_on_loop)
     plan = plan_records(disk, journal, config.sow, rebuild)
     begin_run(journal, executor)
@@ -144,12 +136,7 @@ def open_on(
     except JournalCorrupt:  # readers of that message get this error
         journal.view.set_first(None, unknown=True)
     catalog = _catalog(config)
-    replication = outgoing = None
-    if config.replication is not None:
-        assert links is not None, "a server that replicates has policy and credentials of links"
-        facts = read_all(disk, _recover_facts(journal, registry))
-        replication = _replication(config, facts, catalog, salt() or 1, links)
-        outgoing = _outgoing_links(config, links)
+    replication = _replication(config, disk, journal, registry, catalog, salt, links)
     broker = Broker(
         journal,
         registry,
@@ -180,28 +167,40 @@ def open_on(
     report.extend(open_queues(broker, disk, registry.others))
     report.extend(open_staged(broker, disk))
     report.extend(f"Ignored journal/{name}: not a segment of Tickertape." for name in recovered.unknown)
-    return OpenedInstance(broker, disk, executor, report, spill, reads, outgoing)
+    return OpenedInstance(broker, disk, executor, report, spill, reads, links=_outgoing_links(config, links))
 
 
-def _recover_facts(
-    journal: Journal, registry: PublisherDirectory
-) -> Generator[ReadRequest, Buffer, LogFacts]:
-    from tickertape.engine.replication.log_facts import LogFacts
-
-    return LogFacts.recover(journal, registry)
+def _journal(settings: JournalConfig, recovered: RecoveredJournal, tier: ArchiveTier | None) -> Journal:
+    return Journal(
+        recovered,
+        clock(),
+        policy=SyncPolicy(settings.sync),
+        interval_seconds=settings.sync_interval,
+        segment_bytes=settings.segment_size,
+        archive=tier,
+    )
 
 
 def _replication(
-    config: Config, facts: LogFacts, catalog: TopicCatalog, start: int, policy: LinkPolicy
-) -> Replication:
-    """Return the argument of a broker that replicates. `start`: random number of this run."""
+    config: Config,
+    disk: Disk,
+    journal: Journal,
+    registry: PublisherDirectory,
+    catalog: TopicCatalog,
+    salt: Callable[[], int],
+    policy: LinkPolicy | None,
+) -> Replication | None:
+    """Return the argument of a broker that replicates. None: it does not."""
+    if config.replication is None:
+        return None
     from tickertape.engine.replication.link_facts import TopicFacts
     from tickertape.engine.replication.links.replication import Replication
+    from tickertape.engine.replication.log_facts import LogFacts
 
-    assert config.replication is not None
+    assert policy is not None, "a server that replicates has a policy for links"
     return Replication(
-        facts=facts,
-        start=start,
+        facts=read_all(disk, LogFacts.recover(journal, registry)),
+        start=salt() or 1,
         group=config.instance.group or config.instance.name,
         destinations=tuple(one.link() for one in config.replication.destinations),
         topics=TopicFacts.of(catalog),
@@ -209,10 +208,12 @@ def _replication(
     )
 
 
-def _outgoing_links(config: Config, credentials: LinkCredentials) -> OutgoingLinks:
+def _outgoing_links(config: Config, credentials: LinkCredentials | None) -> OutgoingLinks | None:
+    if config.replication is None:
+        return None
     from tickertape.server.network.links import OutgoingLinks
 
-    assert config.replication is not None
+    assert credentials is not None, "a server that replicates has credentials of links"
     return OutgoingLinks(config.instance.name, config.replication.destinations, credentials)
 
 

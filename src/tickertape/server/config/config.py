@@ -7,10 +7,10 @@ the allowed values. Only the configuration files themselves are opened.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -275,43 +275,12 @@ def _config(root: Section, file: str) -> Config:
     limits, sow_bytes_max = read_limits(root.table("limits"))
     archive_table = root.optional_table("archive")
     archive = None if archive_table is None else read_archive(archive_table, file)
-    replication = None
-    replication_table = root.optional_table("replication")
-    if replication_table is not None:
-        replication = _replication(
-            replication_table,
-            instance_table,
-            instance.name,
-            journal.topics,
-            types,
-            queues,
-            frozenset(local_queues),
-        )
-        if root.has("sow"):
-            root.problem(
-                "sow",
-                "cannot be combined with [replication]: messages of links do not change records yet. Remove "
-                "one of them.",
-            )
-    elif instance_table.has("group"):
-        instance_table.problem("group", "has no effect without a table [replication]. Remove it.")
-    _check_links(root, replication_table, accepts=any(one.replication for one in transports))
+    replicated = _ReplicatedTopics(journal.topics, types, queues, local_queues)
+    replication = _replication(root, instance_table, instance.name, replicated)
+    _check_links(root, accepts=any(one.replication for one in transports))
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
-    validated = [topic.name for topic in topics if topic.validate]
-    # The answer to a logon holds these names in one frame.
-    queue_names = [queue.name for queue in queues]
-    keyed = [text for one in sow for text in (one.name, one.pattern) if text is not None]
-    names = [*validated, *keyed, *queue_names, *(journal.topics or ())]
-    if journal.topics is not None:
-        names += queue_names  # with the persistent topics once more
-    total = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
-    if total > topic_names_bytes_max:
-        root.problem(
-            "journal" if journal.topics else "topic",
-            f"Too many names: persistent topics, validated topics, SOW topics and queues take {total} bytes "
-            f"(limit {topic_names_bytes_max}). Use shorter names, or patterns.",
-        )
+    _check_names(root, journal, [topic.name for topic in topics if topic.validate], queues, sow)
     root.finish("include")  # resolved by read_document
     return Config(
         instance=instance,
@@ -348,37 +317,75 @@ def _instance(section: Section, file: str) -> InstanceConfig:
     )
 
 
+class _ReplicatedTopics(NamedTuple):
+    """Other parts of the configuration that replication refers to, as `ReplicatingServer`."""
+
+    recorded: Sequence[str] | None
+    types: Mapping[str, str]
+    queues: Sequence[QueueDefinition]
+    local_queues: Collection[str]
+
+
 def _replication(
-    section: Section,
-    instance: Section,
-    name: str,
-    recorded: Sequence[str] | None,
-    types: Mapping[str, str],
-    queues: Sequence[QueueDefinition],
-    local_queues: frozenset[str],
-) -> ReplicationConfig:
+    root: Section, instance: Section, name: str, topics: _ReplicatedTopics
+) -> ReplicationConfig | None:
+    section = root.optional_table("replication")
+    if section is None:
+        if instance.has("group"):
+            instance.problem("group", "has no effect without a table [replication]. Remove it.")
+        return None
     from tickertape.server.config.replicated_topics import ReplicatingServer
     from tickertape.server.config.replication import read_replication
 
+    if root.has("sow"):
+        root.problem(
+            "sow",
+            "cannot be combined with [replication]: messages of links do not change records yet. Remove one "
+            "of them.",
+        )
+    local = frozenset(topics.local_queues)
     server = ReplicatingServer(
-        name, instance.has("name"), recorded, types, queues, local_queues, synchronous=False
+        name, instance.has("name"), topics.recorded, topics.types, topics.queues, local, synchronous=False
     )
     return read_replication(section, server)
 
 
-def _check_links(root: Section, replication: Section | None, *, accepts: bool) -> None:
+def _check_links(root: Section, *, accepts: bool) -> None:
     """Report addresses for links without a table, and a table without links."""
-    if replication is None and accepts:
+    if not root.has("replication"):
+        if accepts:
+            root.problem(
+                "transport",
+                "An address with replication = true needs a table [replication], which may be empty. Add the "
+                "table, or remove the key.",
+            )
+    elif not accepts and not root.table("replication").has("destination"):
         root.problem(
-            "transport",
-            "An address with replication = true needs a table [replication], which may be empty. Add the "
-            "table, or remove the key.",
-        )
-    elif replication is not None and not accepts and not replication.has("destination"):
-        replication.problem(
-            "",
+            "replication",
             "has no effect without a destination and without a [[transport]] with replication = true. Add "
             "one of them.",
+        )
+
+
+def _check_names(
+    root: Section,
+    journal: JournalConfig,
+    validated: Sequence[str],
+    queues: Sequence[QueueDefinition],
+    sow: Sequence[SowDefinition],
+) -> None:
+    """Report too many names for the answer to a logon, which holds them in one frame."""
+    queue_names = [queue.name for queue in queues]
+    keyed = [text for one in sow for text in (one.name, one.pattern) if text is not None]
+    names = [*validated, *keyed, *queue_names, *(journal.topics or ())]
+    if journal.topics is not None:
+        names += queue_names  # with the persistent topics once more
+    total = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
+    if total > topic_names_bytes_max:
+        root.problem(
+            "journal" if journal.topics else "topic",
+            f"Too many names: persistent topics, validated topics, SOW topics and queues take {total} bytes "
+            f"(limit {topic_names_bytes_max}). Use shorter names, or patterns.",
         )
 
 

@@ -69,7 +69,7 @@ class _Known:
     types: Mapping[str, str]
     """Message types by topic."""
     local: set[str] | None
-    """Names of queues of which each server has its own. None: the server does not replicate."""
+    """Gets the names of queues that each server has for itself. None: the server does not replicate."""
 
 
 def read_queues(
