@@ -1,0 +1,172 @@
+"""Replication links between real servers: one-way, two-way, three servers, kills, cuts, old copies."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.linked_servers import (
+    ONE_WAY,
+    SECONDS,
+    TOPIC,
+    LinkedServer,
+    bodies,
+    destination,
+    differences,
+    have,
+    publish,
+    servers,
+    two_way,
+)
+from tickertape.testing import FaultProxy
+from tickertape.testing.server import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def judge(expected: list[bytes], *logs: LinkedServer) -> None:
+    """Wait for the messages, and compare each log with them."""
+    have(expected, *logs)
+    assert [differences(expected, server) for server in logs] == [{}] * len(logs)
+
+
+def test_one_way_link_brings_messages_in_the_order_of_the_source(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second):
+        first.configure(destination("ny-2", second.address, more=ONE_WAY)).start()
+        sent = bodies("a", 500)
+        publish(first, "a", sent)
+        second.configure().start()
+        judge(sent, second)
+        publish(first, "a", more := bodies("a", 500, 500))
+        judge([*sent, *more], second)
+        assert second.log() == first.log() == [*sent, *more]
+        publish(second, "b", bodies("b", 1))
+        have([*sent, *more, b""], second)
+        assert len(first.log()) == 1000, "no link leads back"
+
+
+def test_two_way_links_bring_each_message_once(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second):
+        two_way(first, second)
+        first.start()
+        second.start()
+        sent: list[bytes] = []
+        for turn in range(5):
+            for server, name in ((first, "a"), (second, "b")):
+                publish(server, name, part := bodies(name, 200, 200 * turn))
+                sent += part
+        judge(sent, first, second)
+
+
+def test_client_that_publishes_at_both_ends_is_in_each_log_once(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second):
+        two_way(first, second)
+        first.start()
+        second.start()
+        sent = bodies("a", 600)
+        store = tt.MemoryPublishStore()
+        for turn in range(6):
+            server = (first, second)[turn % 2]
+            # the connection ends without a flush, so the next one sends the rest again
+            with tt.Client("a", server.address, publish_store=store, timeout=SECONDS) as client:
+                for body in sent[100 * turn : 100 * (turn + 1)]:
+                    client.publish(TOPIC, body)
+                if turn == 5:
+                    client.publish_flush()
+        judge(sent, first, second)
+
+
+def test_three_servers_pass_messages_on(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2", "ny-3") as (first, second, third):
+        first.configure(destination("ny-2", second.address))
+        second.configure(destination("ny-1", first.address), destination("ny-3", third.address))
+        third.configure(destination("ny-2", second.address))
+        for server in (first, second, third):
+            server.start()
+        sent: list[bytes] = []
+        for server, name in ((first, "a"), (second, "b"), (third, "c")):
+            publish(server, name, part := bodies(name, 300))
+            sent += part
+        judge(sent, first, second, third)
+
+
+@pytest.mark.parametrize("killed", [(0,), (1,), (0, 1)], ids=["source", "destination", "both"])
+def test_killed_server_loses_and_repeats_nothing(tmp_path: Path, killed: tuple[int, ...]) -> None:
+    with servers(tmp_path, "ny-1", "ny-2") as pair:
+        two_way(*pair)
+        for server in pair:
+            server.start()
+        sent: list[bytes] = []
+        for turn in range(4):
+            for server, name in zip(pair, ("a", "b"), strict=True):
+                publish(server, name, part := bodies(name, 150, 150 * turn))
+                sent += part
+            for number in killed:
+                pair[number].kill()
+            for number in killed:
+                pair[number].start()
+        judge(sent, *pair)
+        assert all(len(server.events("link_connected")) >= 2 for server in pair)
+
+
+@pytest.mark.parametrize("step", [1, 7, 4096])
+def test_cut_links_lose_and_repeat_nothing(tmp_path: Path, step: int) -> None:
+    with (
+        servers(tmp_path, "ny-1", "ny-2") as (first, second),
+        FaultProxy(first.address) as to_first,
+        FaultProxy(second.address) as to_second,
+    ):
+        first.configure(destination("ny-2", to_second.uri))
+        second.configure(destination("ny-1", to_first.uri))
+        first.start()
+        second.start()
+        sent: list[bytes] = []
+        cuts = 0
+        for turn in range(6):
+            proxy = (to_first, to_second)[turn % 2]
+            way = (proxy.to_server, proxy.to_client)[turn // 2 % 2]
+            cut = way.after(60 + step * (turn + 1), "cut")
+            for server, name in ((first, "a"), (second, "b")):
+                publish(server, name, part := bodies(name, 100, 100 * turn))
+                sent += part
+            cuts += cut.wait(SECONDS)
+        judge(sent, first, second)
+        assert cuts == 6
+        assert to_first.connections + to_second.connections > 6
+
+
+def test_old_copy_gets_lost_messages_back(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second):
+        two_way(first, second)
+        first.start()
+        second.start()
+        publish(first, "a", before := bodies("a", 200))
+        judge(before, first, second)
+        first.stop()
+        shutil.copytree(first.data, tmp_path / "copy")
+        first.start()
+        publish(first, "a", lost := bodies("a", 200, 200))
+        judge([*before, *lost], first, second)
+        first.kill()
+        shutil.rmtree(first.data)
+        shutil.move(tmp_path / "copy", first.data)
+        first.start()
+        publish(first, "c", later := bodies("c", 50))
+        judge([*before, *lost, *later], first, second)
+        assert first.events("history_lost")
+
+
+def test_stopped_servers_end_links_with_a_goodbye(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second):
+        two_way(first, second)
+        first.start()
+        second.start()
+        publish(first, "a", sent := bodies("a", 100))
+        judge(sent, first, second)
+        assert second.stop() == 0
+        wait_until(lambda: len(first.events("link_disconnected")) == 2, SECONDS)
+        assert all("code=not_ready" in line for line in first.events("link_disconnected"))
+        assert first.stop() == 0
