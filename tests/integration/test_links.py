@@ -112,8 +112,8 @@ def test_killed_server_loses_and_repeats_nothing(tmp_path: Path, killed: tuple[i
         assert all(len(server.events("link_connected")) >= 2 for server in pair)
 
 
-@pytest.mark.parametrize("step", [1, 7, 4096])
-def test_cut_links_lose_and_repeat_nothing(tmp_path: Path, step: int) -> None:
+@pytest.mark.parametrize("count", [0, 1, 30, 500, 4000])
+def test_links_cut_after_any_byte_lose_and_repeat_nothing(tmp_path: Path, count: int) -> None:
     with (
         servers(tmp_path, "ny-1", "ny-2") as (first, second),
         FaultProxy(first.address) as to_first,
@@ -124,18 +124,18 @@ def test_cut_links_lose_and_repeat_nothing(tmp_path: Path, step: int) -> None:
         first.start()
         second.start()
         sent: list[bytes] = []
-        cuts = 0
-        for turn in range(6):
-            proxy = (to_first, to_second)[turn % 2]
-            way = (proxy.to_server, proxy.to_client)[turn // 2 % 2]
-            cut = way.after(60 + step * (turn + 1), "cut")
-            for server, name in ((first, "a"), (second, "b")):
-                publish(server, name, part := bodies(name, 100, 100 * turn))
-                sent += part
-            cuts += cut.wait(SECONDS)
+        rounds = 0
+        for way in (to_first.to_server, to_second.to_client, to_second.to_server, to_first.to_client):
+            cut = way.after(count, "cut")
+            while not cut.is_set():
+                rounds += 1
+                assert rounds < 500, "the cut needs more bytes than the links send"
+                for server, name in ((first, "a"), (second, "b")):
+                    publish(server, name, part := bodies(name, 30, 30 * rounds))
+                    sent += part
         judge(sent, first, second)
-        assert cuts == 6
-        assert to_first.connections + to_second.connections > 6
+        assert to_first.accepted >= 3
+        assert to_second.accepted >= 3
 
 
 def test_old_copy_gets_lost_messages_back(tmp_path: Path) -> None:
