@@ -5,6 +5,7 @@ Must never judge: tests do.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ class LinkedServer(RunningServer):
         self.port = ReservedPort()
         self.address = f"tcp://127.0.0.1:{self.port.number}"
         """Address for clients and links."""
+        self.tls: tt.TLS | None = None
+        """TLS settings of clients. None: the address has no TLS."""
         self.transport = f'[[transport]]\nlisten = "{self.address}"\nreplication = true\n'
 
     def configure(self, *destinations: str, more: str = "", group: str = "") -> LinkedServer:
@@ -44,13 +47,21 @@ class LinkedServer(RunningServer):
         super().release()
         self.port.release()
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the process."""
+        os.kill(self.pid, number)
+
+    def client(self, name: str, store: tt.MemoryPublishStore | None = None) -> tt.Client:
+        """Connect a client."""
+        return tt.Client(name, self.address, publish_store=store, tls=self.tls, timeout=SECONDS)
+
     def events(self, name: str) -> list[str]:
         """Return the lines of an event."""
         return [line for line in self.errors().splitlines() if f" {name} " in f"{line} "]
 
     def log(self, topic: str = TOPIC) -> list[bytes]:
         """Return the bodies of a topic in the order of the log."""
-        with tt.Client("judge", self.address, timeout=SECONDS) as client:
+        with self.client("judge") as client:
             return [bytes(message.data) for message in client.replay(topic)]
 
 
@@ -76,15 +87,15 @@ def servers(directory: Path, *names: str) -> Iterator[list[LinkedServer]]:
             server.release()
 
 
-def two_way(first: LinkedServer, second: LinkedServer) -> None:
+def two_way(first: LinkedServer, second: LinkedServer, ca: str = "") -> None:
     """Configure links in both directions."""
-    first.configure(destination(second.name, second.address))
-    second.configure(destination(first.name, first.address))
+    first.configure(destination(second.name, second.address, ca=ca))
+    second.configure(destination(first.name, first.address, ca=ca))
 
 
 def publish(server: LinkedServer, name: str, bodies: Sequence[bytes]) -> None:
     """Publish as the client `name`, and wait until the server has persisted all of them."""
-    with tt.Client(name, server.address, publish_store=tt.MemoryPublishStore(), timeout=SECONDS) as client:
+    with server.client(name, tt.MemoryPublishStore()) as client:
         for body in bodies:
             client.publish(TOPIC, body)
         client.publish_flush()
@@ -98,7 +109,7 @@ def bodies(name: str, count: int, first: int = 0) -> list[bytes]:
 def have(expected: Sequence[bytes], *logs: LinkedServer) -> None:
     """Wait until each server has as many messages as expected, or more."""
     for server in logs:
-        with tt.Client("waiting", server.address, timeout=SECONDS) as client:
+        with server.client("waiting") as client:
             wait_until(lambda: sum(1 for _ in client.replay(TOPIC)) >= len(expected), SECONDS)
 
 

@@ -71,7 +71,7 @@ def test_client_that_publishes_at_both_ends_is_in_each_log_once(tmp_path: Path) 
         for turn in range(6):
             server = (first, second)[turn % 2]
             # the connection ends without a flush, so the next one sends the rest again
-            with tt.Client("a", server.address, publish_store=store, timeout=SECONDS) as client:
+            with server.client("a", store) as client:
                 for body in sent[100 * turn : 100 * (turn + 1)]:
                     client.publish(TOPIC, body)
                 if turn == 5:
@@ -96,7 +96,7 @@ def test_three_servers_pass_messages_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("killed", [(0,), (1,), (0, 1)], ids=["source", "destination", "both"])
 def test_killed_server_loses_and_repeats_nothing(tmp_path: Path, killed: tuple[int, ...]) -> None:
     with servers(tmp_path, "ny-1", "ny-2") as pair:
-        two_way(*pair)
+        two_way(pair[0], pair[1])
         for server in pair:
             server.start()
         sent: list[bytes] = []
