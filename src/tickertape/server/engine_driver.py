@@ -145,7 +145,8 @@ class EngineDriver:
         if self._spill is not None:
             self._spill.start(self._on_loop(self._spill_answered))
         self._staging = StagingFiles(opened.disk, self._on_loop(self._staging_answered), workers)
-        self._links = opened.links
+        self.links = opened.links
+        """Dialers of outgoing links. None: the server does not replicate."""
         self._link_states: dict[int, LinkConnection] = {}
         """Protocol states of the connections of links."""
         self._archive = opened.archive
@@ -252,8 +253,12 @@ class EngineDriver:
 
     def connect_links(self) -> None:
         """Start to connect to the destinations of this server."""
-        if self._links is not None:
-            self._links.start(self._loop, self)
+        if self.links is not None:
+            self.links.start(self._loop, self)
+
+    def link_connections(self) -> list[PeerConnection]:
+        """Return the connections of all links."""
+        return [self.connections[conn] for conn in self._link_states]
 
     def link_connected(self, connection: LinkSourceConnection) -> int:
         """Register an established connection of an outgoing link. Return its number."""
@@ -279,10 +284,10 @@ class EngineDriver:
         connection.opens(first.side.instance, None if first.token is None else name_in(first.token))
 
     def _link_opened(self, connection: PeerConnection) -> None:
-        assert self._links is not None
+        assert self.links is not None
         if connection.destination:
-            self._links.opened(connection.destination)
-        here = self._links.instance
+            self.links.opened(connection.destination)
+        here = self.links.instance
         connection.linked(f"{connection.source or here}!{connection.destination or here}")
 
     def _send_link(self, effect: SendLink) -> None:
@@ -428,8 +433,8 @@ class EngineDriver:
         elif isinstance(effect, SendLink):
             self._send_link(effect)
         elif isinstance(effect, LinkEnded):
-            assert self._links is not None
-            self._links.ended(effect.destination, refused=effect.refused)
+            assert self.links is not None
+            self.links.ended(effect.destination, refused=effect.refused)
         elif isinstance(effect, LogonAccepted):
             self._logged_on(effect.conn)
         elif isinstance(effect, CloseConnection):
@@ -540,8 +545,8 @@ class EngineDriver:
         """Start a clean stop: persist and acknowledge accepted messages, then complete `stopped`."""
         if not self._closing:
             self._closing = True
-            if self._links is not None:
-                self._links.stop()
+            if self.links is not None:
+                self.links.stop()
             self.broker.close(clock())
             self.flush()
 

@@ -31,10 +31,10 @@ _MINUTE = timedelta(minutes=1)
 @click.group(
     cls=LazyGroup,
     table=TOKEN,
-    short_help="Create access tokens for clients.",
+    short_help="Create access tokens for clients and links.",
 )
 def token() -> None:
-    """Create access tokens for clients of a server with [authentication].
+    """Create access tokens for clients and replication links of a server with [authentication].
 
     \b
     tickertape token new spark --add tokens.toml --out spark.token
@@ -63,6 +63,12 @@ def token() -> None:
     metavar="PATTERN",
     help='Restrict the token to client names that match this regular expression, such as "^spark-".',
 )
+@click.option(
+    "--links",
+    metavar="PATTERN",
+    help='Create a token for replication links of instances whose names match this regular expression, such '
+    'as "^ny-". Clients cannot use it.',
+)
 @click.option("--expires", metavar="WHEN", help="Expiration time of the token, such as 2027-01-31T00:00:00Z.")
 @output_option
 def new(
@@ -70,6 +76,7 @@ def new(
     file: str | None,
     path: str | None,
     clients: str | None,
+    links: str | None,
     expires: str | None,
     as_json: bool,
 ) -> None:
@@ -81,14 +88,19 @@ def new(
     tickertape token new desk
     tickertape token new spark --add tokens.toml --out spark.token --clients "^spark-"
     tickertape token new audit --add tokens.toml --out audit.token --expires 2027-01-31T00:00:00Z
+    tickertape token new ny-1 --add tokens.toml --out ny-2.token --links "^ny-1$"
     """
+    if clients is not None and links is not None:
+        raise click.UsageError("Cannot use --clients with --links: a token is for clients or for links.")
     try:
         made = new_token(name)
     except BadName as error:
         raise click.BadParameter(str(error), param_hint="'NAME'") from None
     lines = [f'["{name}"]', f'sha256 = "{made.sha256}"']
     if clients is not None:
-        lines.append(f"clients = {_quoted(clients)}")
+        lines.append(f"clients = {_quoted(clients, '--clients')}")
+    if links is not None:
+        lines.append(f"links = {_quoted(links, '--links')}")
     if expires is not None:
         lines.append(f"expires = {_moment(expires)}")
     table = "\n".join([*lines, ""])
@@ -107,7 +119,7 @@ def new(
     if as_json:
         fields = {"name": name, "token": made.text if path is None else None, "entry": table}
         click.echo(msgspec.json.encode(fields))
-    if clients is None:
+    if clients is None and links is None:
         click.echo(
             f"tickertape: warning: token {name!r} may use every client name, including those of other "
             'tokens. Restrict it with --clients, such as --clients "^spark-".',
@@ -115,11 +127,11 @@ def new(
         )
 
 
-def _quoted(text: str) -> str:
+def _quoted(text: str, option: str) -> str:
     if "'" in text or not text.isprintable():
         raise click.BadParameter(
             f"Invalid pattern {text!r}: it has ' or control characters. Add it to the tokens_file by hand.",
-            param_hint="'--clients'",
+            param_hint=f"'{option}'",
         )
     return f"'{text}'"
 

@@ -63,10 +63,11 @@ ROOT: Final[CommandTable] = (
     | _package(
         _COMMANDS,
         {
-            "token": "Create access tokens for clients.",
+            "token": "Create access tokens for clients and links.",
             "health": "Check whether a server is ready (for scripts).",
             "stats": "Show statistics of a running server.",
             "topics": "List the topics of a running server.",
+            "replication": "Inspect the replication links of a running server.",
             "monitoring": "Write a Grafana dashboard and Prometheus alert rules.",
             "filter": "Explain a filter, or test it on lines.",
             "error": "Explain an error code.",
@@ -113,6 +114,10 @@ PIPELINE: Final[CommandTable] = {
 
 TOKEN: Final[CommandTable] = _module(
     f"{_COMMANDS}.token", {"new": "Create an access token (shown only once)."}
+)
+
+REPLICATION: Final[CommandTable] = _module(
+    f"{_COMMANDS}.replication", {"ls": "List the links of a running server."}
 )
 
 FILTER: Final[CommandTable] = _module(

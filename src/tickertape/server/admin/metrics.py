@@ -1,7 +1,7 @@
 """Prometheus metrics: names, types and labels, made from one report.
 
-Invariant: the number of label values is bounded. Labels are counted topics, and configured queues and SOW
-topics. Sessions are not a label.
+Invariant: the number of label values is bounded. Labels are counted topics, configured queues and SOW topics,
+and links. Sessions are not a label.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from prometheus_client.registry import Collector
 from tickertape.base.bookmarks import parse_timestamp
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.sow.snapshot import SowSnapshot
-from tickertape.server.admin.schema import Durations, SlowClientsState, SowState, Stats, TransactionsState
+from tickertape.server.admin.schema import (
+    Durations,
+    LinkStatus,
+    SlowClientsState,
+    SowState,
+    Stats,
+    TransactionsState,
+)
 
 _P: Final = "tickertape_"
 
@@ -192,6 +199,24 @@ _QUEUE_COUNTERS: Final[tuple[tuple[str, str, Callable[[QueueSnapshot], int]], ..
 )
 
 
+_LINK_GAUGES: Final[tuple[tuple[str, str, Callable[[LinkStatus], float | None]], ...]] = (
+    ("connected", "1 while the link is open.", lambda one: one.state in ("live", "resync")),
+    ("refused", "1 while an operator must act.", lambda one: one.state == "refused"),
+    ("position", "The destination has the log of the source below it.", lambda one: one.position),
+    ("behind_messages", "Messages that the destination may lack.", lambda one: one.behind_messages),
+    ("pinned_position", "Lowest position that retention keeps for it.", lambda one: one.pinned_position),
+    ("held_frames", "Received frames that wait for bodies.", lambda one: one.held_frames),
+)
+_LINK_COUNTERS: Final[tuple[tuple[str, str, Callable[[LinkStatus], int]], ...]] = (
+    ("connects", "Opened links.", lambda one: one.connects),
+    ("disconnects", "Ended links.", lambda one: one.disconnects),
+    ("messages", "Sent or received messages.", lambda one: one.messages),
+    ("bytes", "Sent or received bytes.", lambda one: one.bytes),
+    ("named_messages", "Messages sent or received by name only.", lambda one: one.named_messages),
+    ("requested_messages", "Named messages with requested bodies.", lambda one: one.requested_messages),
+)
+
+
 class _Report(Collector):
     """Metrics source of one report."""
 
@@ -226,6 +251,8 @@ class _Report(Collector):
         yield from _queue_metrics(stats.queues)
         if stats.sow is not None:
             yield from _sow_metrics(stats.sow)
+        if stats.links:
+            yield from _link_metrics(stats.links)
 
     def _topics(self) -> Iterable[Metric]:
         labels = ["topic", "recorded"]
@@ -313,6 +340,22 @@ def _sow_metrics(sow: SowState) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"{_P}sow_{name}", text, labels=["topic"])
         for topic in sow.topics:
             counter.add_metric([topic.name], count_of(topic))
+        yield counter
+
+
+def _link_metrics(links: Sequence[LinkStatus]) -> Iterator[Metric]:
+    labels = ["link", "direction"]
+    for name, text, gauge_of in _LINK_GAUGES:
+        gauge = GaugeMetricFamily(f"{_P}link_{name}", text, labels=labels)
+        for link in links:
+            value = gauge_of(link)
+            if value is not None:
+                gauge.add_metric([link.name, link.direction], float(value))
+        yield gauge
+    for name, text, count_of in _LINK_COUNTERS:
+        counter = CounterMetricFamily(f"{_P}link_{name}", text, labels=labels)
+        for link in links:
+            counter.add_metric([link.name, link.direction], count_of(link))
         yield counter
 
 

@@ -272,6 +272,47 @@ class SowState(msgspec.Struct, kw_only=True):
     topics: list[SowSnapshot]
 
 
+class LinkStatus(msgspec.Struct, kw_only=True):
+    """A replication link: a configured destination, or a server that opened a link to this one."""
+
+    name: str
+    """Name of the other instance."""
+    direction: str
+    """`out` for a destination, `in` for a source."""
+    state: str
+    """`live`, `resync` (it brings older messages), `opening`, `down`, or `refused` (an operator must act)."""
+    address: str
+    """Address of the connection, or of the next attempt to connect. Empty for a Unix socket and without a
+    connection of a source."""
+    log: str
+    """Log id of the other instance. Empty: unknown."""
+    position: int
+    """Position in the log of the source: the destination has everything before it on its disk."""
+    behind_messages: int
+    """Messages and records of the source that the destination may lack. 0 for a source."""
+    pinned_position: int | None
+    """Lowest position that retention keeps for the destination. None: nothing is kept for it."""
+    held_frames: int
+    """Received frames that wait for the bodies of named messages. 0 for a destination."""
+    paused: str
+    """Cause for which this server takes nothing from the source now. Empty without one."""
+    error: str
+    """Text of the last error. Empty without one."""
+    retry_seconds: float
+    """Seconds until the next attempt to connect. 0 without one."""
+    connects: int
+    """Opened links since the server started, as all counters below."""
+    disconnects: int
+    messages: int
+    """Sent or received messages and records."""
+    bytes: int
+    """Cost of their rows."""
+    named_messages: int
+    """Messages of which only the name was sent or received, because the destination should have them."""
+    requested_messages: int
+    """Named messages whose bodies the destination requested."""
+
+
 class Stats(msgspec.Struct, kw_only=True):
     """The answer of `/stats`. Its parts are read one after the other, while the server serves clients."""
 
@@ -305,3 +346,5 @@ class Stats(msgspec.Struct, kw_only=True):
     queues: list[QueueSnapshot] = msgspec.field(default_factory=list)
     sow: SowState | None = None
     """None without SOW topics."""
+    links: list[LinkStatus] = msgspec.field(default_factory=list)
+    """Replication links: destinations in the order of the configuration, then sources."""

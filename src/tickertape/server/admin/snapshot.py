@@ -38,6 +38,7 @@ from tickertape.server.admin.loop_query import InSteps
 from tickertape.server.admin.schema import (
     Durations,
     JournalState,
+    LinkStatus,
     MemoryState,
     Retention,
     SessionState,
@@ -182,6 +183,7 @@ class InstanceSnapshot:
             transactions=self._transactions(),
             queues=queues,
             sow=self._sow(records) if records else None,
+            links=self._links(),
         )
         return EngineSnapshot(stats, topics)
 
@@ -297,6 +299,45 @@ class InstanceSnapshot:
             results_limit_bytes=queries.results_bytes_max,
             topics=topics,
         )
+
+    # -- links ----------------------------------------------------------------------------------------
+
+    def _links(self) -> list[LinkStatus]:
+        links, dialers = self._driver.broker.links, self._driver.links
+        if links is None or dialers is None:
+            return []
+        sources = {one.source: one.address for one in self._driver.link_connections() if one.source}
+        listed = []
+        for row in links.rows():
+            address, error, wait = sources.get(row.name, ""), row.error, 0.0
+            if row.direction == "out":
+                dial = dialers.state(row.name)
+                address, wait = dial.address, round(dial.wait, 3)
+                error = dial.error or error
+            counts = row.counters
+            listed.append(
+                LinkStatus(
+                    name=row.name,
+                    direction=row.direction,
+                    state=row.state,
+                    address=address,
+                    log=row.log,
+                    position=row.position,
+                    behind_messages=row.behind,
+                    pinned_position=row.pinned,
+                    held_frames=row.held,
+                    paused=row.paused,
+                    error=error,
+                    retry_seconds=wait,
+                    connects=counts.connects,
+                    disconnects=counts.disconnects,
+                    messages=counts.messages,
+                    bytes=counts.bytes,
+                    named_messages=counts.named,
+                    requested_messages=counts.requested,
+                )
+            )
+        return listed
 
     # -- sessions -------------------------------------------------------------------------------------
 
