@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import tickertape as tt
 from tests.helpers.certificates import Authority
@@ -22,6 +23,7 @@ from tests.helpers.linked_servers import (
     two_way,
 )
 from tickertape.base.errors import TickertapeError
+from tickertape.cli.support.command_group import cli
 from tickertape.security.tokens import new_token
 from tickertape.testing.server import wait_until
 from tickertape.wire.accepted_connection import NO_CLIENTS_TEXT
@@ -94,6 +96,8 @@ def test_mismatch_has_one_text_at_both_ends_and_ends_with_the_cure(tmp_path: Pat
         text = text_of(refusal(first))
         assert text == text_of(refusal(second))
         assert "Cannot replicate topic 'orders' from 'ny-1' to 'ny-2'" in text
+        checked = CliRunner().invoke(cli, ["check", str(first.config), "--with", str(second.config)])
+        assert (checked.exit_code, checked.stdout) == (1, f"{first.config}: {text}\n")
         publish(first, "a", sent := bodies("a", 10))
         assert second.log("trades") == []
         second.stop()

@@ -135,7 +135,7 @@ def open_on(
         journal.view.set_first(read_all(disk, first_message(journal.view, journal.view.first_position)))
     except JournalCorrupt:  # readers of that message get this error
         journal.view.set_first(None, unknown=True)
-    catalog = _catalog(config)
+    catalog = config.catalog()
     replication = _replication(config, disk, journal, registry, catalog, salt, links)
     broker = Broker(
         journal,
@@ -215,17 +215,6 @@ def _outgoing_links(config: Config, credentials: LinkCredentials | None) -> Outg
 
     assert credentials is not None, "a server that replicates has credentials of links"
     return OutgoingLinks(config.instance.name, config.replication.destinations, credentials)
-
-
-def _catalog(config: Config) -> TopicCatalog:
-    topics = config.journal.topics
-    return TopicCatalog(
-        recorded=None if topics is None else frozenset(topics),
-        validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
-        message_types={topic.name: topic.message_type for topic in config.topics},
-        queues=config.queues,
-        sow=config.sow,
-    )
 
 
 def _data_directory(config: Config) -> SystemDisk:

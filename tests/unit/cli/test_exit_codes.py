@@ -49,6 +49,7 @@ MISTAKES = {
     "ack": ["", "q", "q x", "q* 1|2|", "q 1|2| --filter /a", "q 1|2| --option x", "q 1|2| --server x"],
     "queue browse": ["", "q*", "q --limit 0", "q --timeout x", "q --server x", "q --admin x"],
     "queue ls": ["x", "--admin x", "--limit 0"],
+    "replication ls": ["x", "--admin x"],
     "queue purge": ["", "q*", f"q {SERVER}", "q --yes --admin x", "q --yes --server x"],
     "queue requeue": ["", "q*", "q --to t*", "q --limit 0", "q --idle x", "q --server x"],
     "journal dump": [
@@ -99,6 +100,7 @@ FAILURES = {
     "ack": [f"q 1|2| {SERVER}"],
     "queue browse": [f"q {SERVER}"],
     "queue ls": [f"--admin {NO_OWNER}"],
+    "replication ls": [f"--admin {NO_OWNER}"],
     "queue purge": [f"q --yes {SERVER}", f"q --yes --admin {NO_OWNER}"],
     "queue requeue": [f"q {SERVER}"],
     "journal dump": ["damaged", "data --from 9|9|"],

@@ -6,8 +6,8 @@ The command starts and creates nothing. It imports only the configuration packag
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -23,27 +23,48 @@ from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.config.config import Config, JournalConfig, examine
 from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation
 
+if TYPE_CHECKING:
+    from tickertape.server.config.replication import DestinationConfig
+
 _LABEL_WIDTH: Final = 14
 
 
 @click.command(short_help="Check a configuration file.")
 @click.argument("config", type=click.Path(), metavar="CONFIG.toml")
+@click.argument("more", nargs=-1, type=click.Path(), metavar="")
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=click.Path(),
+    metavar="OTHER.toml...",
+    help="Also check the replication links between the servers of these configuration files.",
+)
 @output_option
 @click.pass_context
-def check(ctx: click.Context, config: str, as_json: bool) -> None:
+def check(
+    ctx: click.Context, config: str, more: tuple[str, ...], others: tuple[str, ...], as_json: bool
+) -> None:
     """Check a configuration file without starting a server.
 
     The command lists every problem as FILE:LINE: KEY: PROBLEM, including problems of included files and
     variables. It also lists the first problem of the certificate and token files. For a valid file it prints
     a summary.
 
+    With --with, it lists the problems of all files, and each reason for which the servers would refuse a link
+    between them, in the words of the servers. Token and certificate files of the other servers are not read.
+
     Exit codes: 0 valid, 1 problems found, 2 bad usage, or CONFIG is not a readable file.
 
     \b
     tickertape check tickertape.toml
+    tickertape check ny-1.toml --with ny-2.toml ny-3.toml
     tickertape check tickertape.toml --output json | jq '.problems[] | "\\(.file):\\(.line) \\(.text)"'
     """
+    if more and not others:
+        raise click.UsageError(f"Got unexpected extra argument ({more[0]}). Use --with for further files.")
     settings, problems = examine(config)
+    settings = _check_links(config, settings, problems, (*others, *more))
     warnings: list[str] = []
     if settings is not None:
         unusable, warnings = _check_start(settings)
@@ -64,6 +85,26 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
         click.echo(f"tickertape: {printable(config)}: {counted_problems(problems)}", err=True)
     if settings is None:
         ctx.exit(EXIT_ERROR if os.access(config, os.R_OK) and not os.path.isdir(config) else EXIT_USAGE)
+
+
+def _check_links(
+    file: str, settings: Config | None, problems: ConfigProblems, others: Sequence[str]
+) -> Config | None:
+    """Add the problems of other files, and of links between the servers. Return None with problems."""
+    if not others:
+        return settings
+    from tickertape.server.config.topology import topology_problems
+
+    found = [settings]
+    for other in others:
+        config, more = examine(other)
+        problems.extend(more)
+        found.append(config)
+    configs = [config for config in found if config is not None]
+    if len(configs) == len(found):
+        for text in topology_problems(configs):
+            problems.append(ConfigProblem(SourceLocation(file, 0), "", text))
+    return None if problems else settings
 
 
 def _check_start(settings: Config) -> tuple[str, list[str]]:
@@ -171,6 +212,15 @@ def _transactions_text(settings: Config) -> str:
     )
 
 
+def _destinations(settings: Config) -> tuple[DestinationConfig, ...]:
+    return () if settings.replication is None else settings.replication.destinations
+
+
+def _destination_text(destination: DestinationConfig) -> str:
+    topics = ", ".join(rule.topic for rule in destination.rules)
+    return f"{destination.name} at {', '.join(destination.addresses)}, topics {topics}"
+
+
 def _queue_text(queue: QueueDefinition) -> str:
     over = "" if queue.topic == queue.name else f" over {queue.topic}"
     lease = "" if queue.lease_period is None else f", leased for {queue.lease_period:g} s"
@@ -188,6 +238,7 @@ def _summary(settings: Config) -> list[str]:
         ("data", settings.instance.data + ("" if journal.create else " (must exist)")),
         *(("listen", transport.listen) for transport in settings.transports),
         ("admin", settings.admin.listen or ADMIN_DEFAULT),
+        *(("destination", _destination_text(one)) for one in _destinations(settings)),
         ("journal", f"{topics} persistent, sync {sync}, segments of {journal.segment_size:,} bytes"),
         *([("retain", _retention_text(journal))] if journal.retain or journal.retain_size else []),
         *([("archive", _archive_text(settings.archive))] if settings.archive is not None else []),

@@ -66,7 +66,7 @@ def token() -> None:
 @click.option(
     "--links",
     metavar="PATTERN",
-    help='Create a token for replication links of instances whose names match this regular expression, such '
+    help="Create a token for replication links of instances whose names match this regular expression, such "
     'as "^ny-". Clients cannot use it.',
 )
 @click.option("--expires", metavar="WHEN", help="Expiration time of the token, such as 2027-01-31T00:00:00Z.")

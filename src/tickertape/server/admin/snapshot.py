@@ -303,9 +303,11 @@ class InstanceSnapshot:
     # -- links ----------------------------------------------------------------------------------------
 
     def _links(self) -> list[LinkStatus]:
-        links, dialers = self._driver.broker.links, self._driver.links
-        if links is None or dialers is None:
+        links = self._driver.broker.links
+        if links is None:
             return []
+        dialers = self._driver.links
+        assert dialers is not None, "a server that replicates has dialers"
         sources = {one.source: one.address for one in self._driver.link_connections() if one.source}
         listed = []
         for row in links.rows():

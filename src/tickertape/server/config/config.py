@@ -20,6 +20,7 @@ from tickertape.base.errors import ConfigurationError
 from tickertape.engine.limits import topic_names_bytes_max
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.journal.limits import segment_bytes_default, segment_bytes_min
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.config.addresses import parse_admin, parse_host_name
@@ -179,6 +180,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def sow_bytes(self) -> int:
         """Bytes that the records of all SOW topics may use."""
         return sow_bytes_default() if self.sow_bytes_max is None else self.sow_bytes_max
+
+    def catalog(self) -> TopicCatalog:
+        """Return the configured topics."""
+        topics = self.journal.topics
+        return TopicCatalog(
+            recorded=None if topics is None else frozenset(topics),
+            validated={topic.name: topic.message_type for topic in self.topics if topic.validate},
+            message_types={topic.name: topic.message_type for topic in self.topics},
+            queues=self.queues,
+            sow=self.sow,
+        )
 
 
 def load_config(

@@ -241,3 +241,65 @@ def test_check_shows_sow_topics_and_the_memory_of_records(tmp_path: Path) -> Non
     file.write_text("")
     configuration = json.loads(run("check", str(file), "--output", "json").stdout)["configuration"]
     assert configuration["limits"]["sow_bytes_max"] == sow_bytes_default()
+
+
+# -- links between servers --------------------------------------------------------------------------------
+
+
+def linked(path: Path, name: str, peer: str, topic: str = "orders", more: str = "") -> Path:
+    """Write a configuration with a link to `peer`."""
+    file = path / f"{name}.toml"
+    file.write_text(
+        f'[instance]\nname = "{name}"\n{more}[[replication.destination]]\nname = "{peer}"\n'
+        'addresses = ["unix:///s"]\n[[replication.destination.topic]]\n'
+        f'name = "{topic}"\nsync = false\n'
+    )
+    return file
+
+
+def test_check_with_fitting_servers_is_valid(tmp_path: Path) -> None:
+    first, second = linked(tmp_path, "ny-1", "ny-2"), linked(tmp_path, "ny-2", "ny-1")
+    result = run("check", str(first), "--with", str(second))
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{first}: valid")
+    assert "  destination   ny-2 at unix:///s, topics orders" in result.stdout.splitlines()
+
+
+def test_check_with_servers_that_do_not_fit_prints_each_mismatch(tmp_path: Path) -> None:
+    first, second = linked(tmp_path, "ny-1", "ny-2"), linked(tmp_path, "ny-2", "ny-1", topic="trades")
+    third = linked(tmp_path, "ny-3", "ny-1")
+    for arguments in ((str(second), str(third)), (str(second), "--with", str(third))):
+        result = run("check", str(first), "--with", *arguments)
+        lines = result.stdout.splitlines()
+        assert result.exit_code == 1
+        assert len(lines) == 3
+        for line, source, destination in zip(
+            lines, ("ny-1", "ny-2", "ny-3"), ("ny-2", "ny-1", "ny-1"), strict=True
+        ):
+            assert line.startswith(f"{first}: Cannot replicate ")
+            assert f"from '{source}' to '{destination}'" in line
+
+
+def test_check_with_other_files_lists_the_problems_of_each(tmp_path: Path) -> None:
+    first, second = linked(tmp_path, "ny-1", "ny-2"), linked(tmp_path, "ny-2", "ny-1", more="x = 1\n")
+    result = run("check", str(first), "--with", str(second), "--output", "json")
+    problems = json.loads(result.stdout)["problems"]
+    assert [(row["file"], row["line"], row["key"]) for row in problems] == [(str(second), 3, "instance.x")]
+
+
+def test_check_with_equal_names_and_without_replication_reports_both(tmp_path: Path) -> None:
+    first = linked(tmp_path, "ny-1", "ny-2")
+    twin, plain = tmp_path / "twin.toml", tmp_path / "plain.toml"
+    twin.write_text(first.read_text())
+    plain.write_text('[instance]\nname = "ny-2"\n')
+    lines = run("check", str(first), "--with", str(twin), str(plain)).stdout.splitlines()
+    assert lines[:2] == [
+        f"{first}: Two configurations have the instance name 'ny-1'. Give each server its own name.",
+        f"{first}: The server 'ny-2' does not replicate. Add a table [replication].",
+    ]
+
+
+def test_check_of_two_files_names_the_option(tmp_path: Path) -> None:
+    first = linked(tmp_path, "ny-1", "ny-2")
+    result = run("check", str(first), str(first))
+    assert result.exit_code == 2
+    assert "Use --with for further files" in result.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,13 @@ def test_token_without_clients_prints_a_warning(file: Path) -> None:
     assert result.exit_code == 0
     assert "warning: token 'desk' may use every client name" in result.stderr
     assert "warning" not in new("spark", "--add", str(file), "--clients", "^spark-").stderr
+
+
+def test_token_of_links_has_the_pattern_and_no_warning(file: Path) -> None:
+    result = new("ny-1", "--add", str(file), "--links", "^ny-")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert tomllib.loads(file.read_text())["ny-1"]["links"] == "^ny-"
+    assert "for clients or for links" in new("a", "--links", "a", "--clients", "b").stderr
 
 
 def test_token_new_json_has_token_and_entry(file: Path, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from tickertape.cli.support.command_group import Failure, LazyGroup, cli
 
 COMMANDS = [
     "serve", "check", "doctor", "publish", "subscribe", "sow", "sow-delete", "delta-publish", "query", "ack",
-    "queue", "journal", "pipeline", "token", "health", "stats", "topics", "monitoring", "filter", "error",
+    "queue", "journal", "pipeline", "token", "health", "stats", "topics", "replication", "monitoring",
+    "filter", "error",
     "completion",
 ]  # fmt: skip
 
@@ -130,7 +131,7 @@ def test_command_tables_repeat_the_summaries_that_the_commands_declare() -> None
             name: command and command.short_help for name, command in declared.items()
         }
         assert not any(command and (command.hidden or command.deprecated) for command in declared.values())
-    assert names == ["cli", "queue", "journal", "pipeline", "token", "filter"]
+    assert names == ["cli", "queue", "journal", "pipeline", "token", "replication", "filter"]
 
 
 def test_version_option_prints_the_version() -> None:

@@ -193,3 +193,52 @@ def test_tokens_file_readable_by_other_users_is_refused(tmp_path: Path) -> None:
         read_tokens(str(tmp_path / "none.toml"))
     with pytest.raises(ConfigurationError, match="is not a regular file"):
         read_tokens(str(tmp_path))
+
+
+# -- tokens of replication links --------------------------------------------------------------------------
+
+
+def link_refusal(tokens: Tokens, instance: str, text: str | None, now: Now = NOW) -> str:
+    with pytest.raises(AuthenticationFailed) as caught:
+        tokens.admit_link(instance, text, now)
+    assert not text or text not in str(caught.value)
+    return str(caught.value)
+
+
+def test_token_of_links_admits_instances_of_the_pattern_only(tmp_path: Path, token: Token) -> None:
+    tokens = known(tmp_path, token, 'links = "^ny-"')
+    tokens.admit_link("ny-1", token.text, NOW)
+    assert tokens.link_still_good("spark", "ny-1", NOW)
+    assert "is for links of instances with names like '^ny-', not of 'ldn'" in link_refusal(
+        tokens, "ldn", token.text
+    )
+    assert not tokens.link_still_good("spark", "ldn", NOW)
+    assert "requires a token for links" in link_refusal(tokens, "ny-1", None)
+    assert "unknown token" in link_refusal(tokens, "ny-1", new_token("spark").text)
+
+
+def test_token_of_links_expires(tmp_path: Path, token: Token) -> None:
+    tokens = known(tmp_path, token, 'links = "^ny-"\nexpires = 2027-01-31T00:00:00Z')
+    tokens.admit_link("ny-1", token.text, NOW)
+    late = Now(0.0, NOW.wall + 60 * 86_400_000_000)
+    assert "has expired" in link_refusal(tokens, "ny-1", token.text, late)
+    assert not tokens.link_still_good("spark", "ny-1", late)
+
+
+def test_tokens_of_links_and_clients_do_not_replace_each_other(tmp_path: Path, token: Token) -> None:
+    tokens = known(tmp_path, token)
+    assert "is for clients, not for replication links" in link_refusal(tokens, "ny-1", token.text)
+    assert not tokens.link_still_good("spark", "ny-1", NOW)
+    tokens = known(tmp_path, token, 'links = "."')
+    assert "is for replication links, not for clients" in refusal(
+        tokens, Logon(name="any", password=token.text)
+    )
+    assert not tokens.still_good("spark", "any", NOW)
+    assert tokens.for_any_client() == ["other"]
+
+
+def test_entry_for_clients_and_links_is_refused(tmp_path: Path, token: Token) -> None:
+    with pytest.raises(ConfigurationError, match=r"\[spark\] has clients and links. Remove one"):
+        known(tmp_path, token, 'links = "a"\nclients = "b"')
+    with pytest.raises(ConfigurationError, match="links must be a regular expression in quotes"):
+        known(tmp_path, token, "links = 1")
