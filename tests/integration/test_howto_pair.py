@@ -1,0 +1,73 @@
+"""How-to about a pair of servers: its files are valid, and its blocks print the documented output."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.helpers.linked_servers import SECONDS
+from tickertape.cli.support.command_group import cli
+from tickertape.server.config.config import load_config
+from tickertape.testing import RunningServer
+from tickertape.testing.ports import ReservedPort
+from tickertape.testing.server import wait_until
+
+PAGE = Path(__file__).parents[2] / "docs/howto/pair.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+
+pytestmark = pytest.mark.slow
+
+
+def run(line: str) -> str:
+    """Run a command of the page, and return its standard output."""
+    prompt, name, *arguments = line.replace('"', "").split()
+    assert (prompt, name) == ("$", "tickertape")
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_pair_howto_blocks_print_the_documented_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = PAGE.read_text(encoding="utf-8")
+    ports = {number: ReservedPort() for number in (9007, 9017, 9008, 9018)}
+    for number, port in ports.items():
+        text = text.replace(f":{number}", f":{port.number}")
+    blocks = [match.groups() for match in BLOCK.finditer(text)]
+    assert [language for language, _, _ in blocks] == [
+        "toml", "toml", "console", "console", "python", "console", "console", "toml"
+    ]  # fmt: skip
+    first, second, check, serve, use, ls, token, remote = blocks
+    for name, (_, source, _) in (("ny-1", first), ("ny-2", second)):
+        Path(f"{name}.toml").write_text(source)
+    assert run(check[1]).startswith("ny-1.toml: valid\n")
+    assert serve[1] == "$ tickertape serve ny-1.toml\n$ tickertape serve ny-2.toml\n"
+    assert run(token[1]) == ""
+    Path("remote.toml").write_text(remote[1])
+    assert load_config("remote.toml").replication is not None
+    servers = [RunningServer(tmp_path / name, Path(f"{name}.toml"), listen=None) for name in ("ny-1", "ny-2")]
+    for server, admin in zip(servers, (9008, 9018), strict=True):
+        server.admin_url = f"http://127.0.0.1:{ports[admin].number}"
+    try:
+        for server in servers:
+            server.start()
+        wait_until(lambda: run(ls[1]).count(" live ") == 2, SECONDS)
+        printed = io.StringIO()
+        names: dict[str, Any] = {}
+        with contextlib.redirect_stdout(printed):
+            exec(use[1], names)
+        assert printed.getvalue() == use[2]
+    finally:
+        for server in servers:
+            server.kill()
+            server.release()
+        for port in ports.values():
+            port.release()
