@@ -126,7 +126,7 @@ def guarded(server: LinkedServer, tmp_path: Path, entry: str) -> None:
     ],
     ids=["right", "other instance", "of clients", "none"],
 )
-def test_link_needs_a_token_of_its_instance(tmp_path: Path, links: str, sends: bool, text: str) -> None:
+def test_link_needs_a_token_for_the_instance(tmp_path: Path, links: str, sends: bool, text: str) -> None:
     token = new_token("pair")
     file = private(tmp_path / "pair.token", token.text)
     reader = new_token("judge")

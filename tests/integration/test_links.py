@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import tickertape as tt
+from tests.helpers.admin import ask, stats_of
 from tests.helpers.linked_servers import (
     ONE_WAY,
     SECONDS,
@@ -21,7 +24,8 @@ from tests.helpers.linked_servers import (
     servers,
     two_way,
 )
-from tickertape.testing import FaultProxy
+from tickertape.cli.support.command_group import cli
+from tickertape.testing import FaultProxy, running_server
 from tickertape.testing.server import wait_until
 
 pytestmark = pytest.mark.slow
@@ -170,3 +174,50 @@ def test_stopped_servers_end_links_with_a_goodbye(tmp_path: Path) -> None:
         wait_until(lambda: len(first.events("link_disconnected")) == 2, SECONDS)
         assert all("code=not_ready" in line for line in first.events("link_disconnected"))
         assert first.stop() == 0
+
+
+def test_statistics_show_links_in_both_directions(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second):
+        missing = destination("ldn", "tcp://127.0.0.1:1")
+        first.configure(destination("ny-2", second.address), missing).start()
+        second.configure(destination("ny-1", first.address)).start()
+        publish(first, "a", sent := bodies("a", 100))
+        judge(sent, first, second)
+
+        def caught_up() -> bool:
+            link = stats_of(first).links[0]
+            return (link.state, link.behind_messages) == ("live", 0)
+
+        wait_until(caught_up, SECONDS)
+        out, down, source = stats_of(first).links
+        end = stats_of(first).journal.persisted_end
+        assert (out.name, out.direction, out.address) == ("ny-2", "out", second.address)
+        assert (out.connects, out.disconnects, out.error) == (1, 0, "")
+        assert 100 <= out.position <= end, "records of places move no place"
+        assert out.messages >= 100
+        assert out.log == stats_of(second).journal.identity
+        assert (down.name, down.state, down.address) == ("ldn", "down", "tcp://127.0.0.1:1")
+        assert down.error == "Connection refused"
+        assert (source.name, source.direction, source.state) == ("ny-2", "in", "live")
+        _, _, page = ask(first, "/metrics")
+        lines = page.decode().splitlines()
+        assert 'tickertape_link_connected{direction="out",link="ny-2"} 1.0' in lines
+        assert 'tickertape_link_connected{direction="out",link="ldn"} 0.0' in lines
+        assert 'tickertape_link_connects_total{direction="out",link="ny-2"} 1.0' in lines
+        listed = CliRunner().invoke(cli, ["replication", "ls", "--admin", first.admin_url]).stdout
+        assert [line.split()[:3] for line in listed.splitlines()[1:4]] == [
+            ["ny-2", "out", "live"],
+            ["ldn", "out", "down"],
+            ["ny-2", "in", "live"],
+        ]
+        assert listed.splitlines()[4] == "ldn (out): Connection refused"
+        arguments = ["replication", "ls", "--admin", first.admin_url, "--output", "json"]
+        rows = CliRunner().invoke(cli, arguments).stdout.splitlines()
+        assert [json.loads(row)["name"] for row in rows] == ["ny-2", "ldn", "ny-2"]
+
+
+def test_server_without_replication_lists_no_link(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data") as server:
+        assert stats_of(server).links == []
+        listed = CliRunner().invoke(cli, ["replication", "ls", "--admin", server.admin_url])
+        assert listed.stdout == "no replication link is configured, and no server has opened one\n"

@@ -308,7 +308,7 @@ class LinkStatus(msgspec.Struct, kw_only=True):
     bytes: int
     """Cost of their rows."""
     named_messages: int
-    """Messages of which only the name was sent or received, because the destination should have them."""
+    """Messages that were only named, not sent, because the destination should have them."""
     requested_messages: int
     """Named messages whose bodies the destination requested."""
 
