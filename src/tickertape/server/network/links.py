@@ -95,6 +95,8 @@ class OutgoingLinks:
                 link.timer.cancel()
             if link.attempt is not None:
                 link.attempt.cancel()
+            if link.connection is not None and not link.connection.registered:
+                link.connection.give_up()
 
     def opened(self, destination: str) -> None:
         """Note that a destination accepted its link."""
