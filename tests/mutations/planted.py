@@ -21,6 +21,7 @@ from tests.mutations.planted_groups import GROUP_MUTATIONS
 from tests.mutations.planted_holes import HOLE_MUTATIONS
 from tests.mutations.planted_labels import LABEL_MUTATIONS
 from tests.mutations.planted_link_ends import LINK_END_MUTATIONS
+from tests.mutations.planted_link_server import LINK_SERVER_MUTATIONS
 from tests.mutations.planted_link_source import LINK_SOURCE_MUTATIONS
 from tests.mutations.planted_links import LINK_MUTATIONS
 from tests.mutations.planted_pairs import PAIR_MUTATIONS
@@ -423,6 +424,7 @@ MUTATIONS: Final = (
     *LINK_SOURCE_MUTATIONS,
     *PAIR_MUTATIONS,
     *LINK_END_MUTATIONS,
+    *LINK_SERVER_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUERY_MUTATIONS,

@@ -364,11 +364,10 @@ class Connection:
 
     def _order_error(self, command: Command) -> PeerError | None:
         """Return the error of a command that violates the order of the logon. Record the logon."""
-        if not self._begun:
-            for role in self._role.alternatives:
-                if type(command) is role.opening:
-                    self._assume(role)
-                    self._reader.expect(partial(_foresee, role))
+        for role in self._role.alternatives:
+            if type(command) is role.opening:
+                self._assume(role)
+                self._reader.expect(partial(_foresee, role))
         if type(command) is not self._opening:
             early = isinstance(command, self._role.early)
             return None if early else self._role.out_of_order(_name(command), False)
