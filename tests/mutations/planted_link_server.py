@@ -115,9 +115,9 @@ LINK_SERVER_MUTATIONS: Final = (
         "server/session_expiry.py",
         "            if source and (",
         "            if not source and (",
-        (_RIGHTS,),
+        ("unit/server/test_session_expiry.py", _RIGHTS),
         promise="R15",
-        tier="integration",
+        tier="unit",
     ),
     Mutation(
         "a synchronous topic is accepted and acknowledged asynchronously",

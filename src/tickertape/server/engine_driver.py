@@ -256,9 +256,9 @@ class EngineDriver:
         if self.links is not None:
             self.links.start(self._loop, self)
 
-    def link_connections(self) -> list[PeerConnection]:
-        """Return the connections of all links."""
-        return [self.connections[conn] for conn in self._link_states]
+    def link_connections(self) -> dict[int, PeerConnection]:
+        """Return the connections of all links by number."""
+        return {conn: self.connections[conn] for conn in self._link_states}
 
     def link_connected(self, connection: LinkSourceConnection) -> int:
         """Register an established connection of an outgoing link. Return its number."""

@@ -43,8 +43,8 @@ class SessionExpiry:
         for conn, session in list(self._driver.broker.sessions.items()):
             if session.user in replaced or not self._credentials.still_good(session.user, session.name, now):
                 self._driver.violated(conn, _over(session.user))
-        for conn, connection in list(self._driver.connections.items()):
-            source, user = connection.source, connection.user
+        for conn, link in self._driver.link_connections().items():
+            source, user = link.source, link.user
             if source and (user in replaced or not self._credentials.link_still_good(user, source, now)):
                 self._driver.violated(conn, _over(user))
 

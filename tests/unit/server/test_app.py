@@ -93,8 +93,8 @@ def test_permission_error_at_the_start_is_not_a_disk_failure(monkeypatch: pytest
         app.run_server(Config(), lambda _uris, _admin: None)
 
 
-def _raising(error: Exception) -> Callable[[Config, object, object], NoReturn]:
-    def open_instance(config: Config, rights: object, rebuild: object) -> NoReturn:
+def _raising(error: Exception) -> Callable[[Config, object, object, object], NoReturn]:
+    def open_instance(config: Config, rights: object, rebuild: object, links: object) -> NoReturn:
         raise error
 
     return open_instance

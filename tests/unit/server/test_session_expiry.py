@@ -21,10 +21,15 @@ class FakeInstance:
             number: SimpleNamespace(user=user, name="any") for number, user in enumerate(users.values())
         }
         self.broker = SimpleNamespace(sessions=sessions)
+        self.links: dict[int, Any] = {}
         self.ended: list[tuple[int, str]] = []
 
+    def link_connections(self) -> dict[int, Any]:
+        return dict(self.links)
+
     def violated(self, conn: int, error: TickertapeError) -> None:
-        del self.broker.sessions[conn]
+        for connections in (self.broker.sessions, self.links):
+            connections.pop(conn, None)
         self.ended.append((conn, f"{error.code}: {error}"))
 
 
@@ -39,6 +44,9 @@ class FakeAdmission:
     def still_good(self, user: str | None, name: str, now: Now) -> bool:
         self.asked += 1
         return user in self.good
+
+    def link_still_good(self, user: str | None, instance: str, now: Now) -> bool:
+        return user in self.good and instance == "ny-1"
 
 
 def watch(instance: FakeInstance, admission: FakeAdmission, seconds: float = 0.01) -> SessionExpiry:
@@ -100,3 +108,20 @@ def test_session_with_a_replaced_token_is_closed_once() -> None:
         assert [conn for conn, _ in instance.ended] == [1]
 
     asyncio.run(scenario())
+
+
+def test_links_end_when_the_token_becomes_invalid_or_is_replaced() -> None:
+    def link(source: str, user: str) -> SimpleNamespace:
+        return SimpleNamespace(source=source, user=user)
+
+    instance, admission = FakeInstance(), FakeAdmission("good", "new")
+    instance.links = {
+        1: link("ny-1", "good"),
+        2: link("ny-1", "bad"),
+        3: link("ldn", "good"),
+        4: link("ny-1", "new"),
+        5: link("", ""),  # an outgoing link
+    }
+    watch(instance, admission).check({"new"})
+    assert [conn for conn, _ in instance.ended] == [2, 3, 4]
+    assert all("has expired or was revoked" in text for _, text in instance.ended)

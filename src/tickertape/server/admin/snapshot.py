@@ -308,7 +308,7 @@ class InstanceSnapshot:
             return []
         dialers = self._driver.links
         assert dialers is not None, "a server that replicates has dialers"
-        sources = {one.source: one.address for one in self._driver.link_connections() if one.source}
+        sources = {one.source: one.address for one in self._driver.link_connections().values()}
         listed = []
         for row in links.rows():
             address, error, wait = sources.get(row.name, ""), row.error, 0.0
