@@ -197,7 +197,7 @@ def test_statistics_show_links_in_both_directions(tmp_path: Path) -> None:
         assert out.messages >= 100
         assert out.log == stats_of(second).journal.identity
         assert (down.name, down.state, down.address) == ("ldn", "down", "tcp://127.0.0.1:1")
-        assert down.error == "Connection refused"
+        assert (down.error, down.behind_messages) == ("Connection refused", end)
         assert (source.name, source.direction, source.state) == ("ny-2", "in", "live")
         _, _, page = ask(first, "/metrics")
         lines = page.decode().splitlines()

@@ -287,6 +287,8 @@ class EngineDriver:
         assert self.links is not None
         if connection.destination:
             self.links.opened(connection.destination)
+        else:
+            self.links.came(connection.source)
         here = self.links.instance
         connection.linked(f"{connection.source or here}!{connection.destination or here}")
 

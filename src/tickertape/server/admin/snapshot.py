@@ -309,13 +309,17 @@ class InstanceSnapshot:
         dialers = self._driver.links
         assert dialers is not None, "a server that replicates has dialers"
         sources = {one.source: one.address for one in self._driver.link_connections().values()}
+        end = self._driver.broker.journal.commits.persisted_end
         listed = []
         for row in links.rows():
             address, error, wait = sources.get(row.name, ""), row.error, 0.0
+            behind = row.behind
             if row.direction == "out":
                 dial = dialers.state(row.name)
                 address, wait = dial.address, round(dial.wait, 3)
                 error = dial.error or error
+                if row.state not in ("live", "resync"):
+                    behind = end - row.position  # the link has examined nothing yet
             counts = row.counters
             listed.append(
                 LinkStatus(
@@ -325,7 +329,7 @@ class InstanceSnapshot:
                     address=address,
                     log=row.log,
                     position=row.position,
-                    behind_messages=row.behind,
+                    behind_messages=behind,
                     pinned_position=row.pinned,
                     held_frames=row.held,
                     paused=row.paused,

@@ -41,6 +41,11 @@ class LinkDialer:
         """Make the first attempt due."""
         self.due = now
 
+    def hurry(self, now: float) -> None:
+        """Make the next attempt due at once, if one waits: the destination is known to be up."""
+        if self.due is not None:
+            self.due = min(self.due, now)
+
     def attempt(self) -> str:
         """Begin the attempt that is due. Return its address."""
         self.due = None

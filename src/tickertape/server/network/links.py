@@ -108,6 +108,14 @@ class OutgoingLinks:
         link.dialer.ended(time.monotonic(), random.random(), refused=refused)
         self._schedule(link)
 
+    def came(self, source: str) -> None:
+        """Connect at once to a server that opened a link to this one, if it is a destination that waits."""
+        link = self._links.get(source)
+        if link is not None and link.timer is not None:
+            link.timer.cancel()
+            link.dialer.hurry(time.monotonic())
+            self._schedule(link)
+
     def state(self, destination: str) -> DialState:
         """Return the state of the connection to a destination."""
         link = self._links[destination]
@@ -119,6 +127,7 @@ class OutgoingLinks:
 
     def _schedule(self, link: _OutgoingLink) -> None:
         due = link.dialer.due
+        link.timer = None
         if not self._stopped and due is not None:
             link.timer = self._loop.call_later(max(due - time.monotonic(), 0.0), self._attempt, link)
 

@@ -94,6 +94,18 @@ def test_refused_link_waits_for_the_operator() -> None:
     assert dialer.attempt() == B, "another address may be the right server"
 
 
+def test_waiting_attempt_of_a_destination_that_is_up_is_due_at_once() -> None:
+    dialer = started(A)
+    dialer.hurry(5.0)
+    assert due(dialer) == 0.0, "it was due already"
+    dialer.attempt()
+    dialer.hurry(6.0)
+    assert due(dialer) is None, "an attempt, or a connection, is not repeated"
+    dialer.ended(7.0, 0.5, refused=True)
+    dialer.hurry(8.0)
+    assert due(dialer) == 8.0
+
+
 @given(
     st.integers(1, 4),
     st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0, 100), st.floats(0, 1)), max_size=60),

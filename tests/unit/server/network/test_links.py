@@ -218,3 +218,26 @@ def test_address_that_cannot_be_used_counts_as_a_failed_attempt(address: str) ->
         links.stop()
 
     run(test())
+
+
+def test_destination_that_opened_a_link_is_connected_at_once() -> None:
+    async def test() -> None:
+        async with asyncio.timeout(SECONDS), peer(to_the_end) as port:
+            links, handler = outgoing(f"tcp://127.0.0.1:{port}"), Handler()
+            links.start(asyncio.get_running_loop(), handler)
+            await handler.changed.wait()
+            handler.changed.clear()
+            handler.connections[1].abort()
+            links.came("ny-2")  # while it is connected: no second connection
+            links.ended("ny-2", refused=True)
+            assert links.state("ny-2").wait > SECONDS
+            links.came("ldn")
+            assert links.state("ny-2").wait > SECONDS, "another server came"
+            links.came("ny-2")
+            while len(handler.connections) < 2:
+                await handler.changed.wait()
+                handler.changed.clear()
+            links.stop()
+            handler.connections[2].abort()
+
+    run(test())
