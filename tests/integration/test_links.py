@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from click.testing import CliRunner
@@ -140,6 +141,35 @@ def test_links_cut_after_any_byte_lose_and_repeat_nothing(tmp_path: Path, count:
         judge(sent, first, second)
         assert to_first.accepted >= 3
         assert to_second.accepted >= 3
+
+
+def test_half_open_link_is_noticed_and_replaced(tmp_path: Path) -> None:
+    with (
+        servers(tmp_path, "ny-1", "ny-2") as (first, second),
+        FaultProxy(second.address) as to_second,
+    ):
+        second.configure().start()
+        first.configure(destination("ny-2", to_second.uri, more=ONE_WAY)).start()
+        publish(first, "a", sent := bodies("a", 50))
+        judge(sent, second)
+        to_second.half_open()
+        publish(first, "a", more := bodies("a", 50, 50))
+        judge([*sent, *more], second)
+        assert to_second.accepted == 2
+        assert "code=heartbeat" in first.events("link_disconnected")[0]
+
+
+def test_links_over_unix_sockets_bring_each_message_once(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second), TemporaryDirectory() as sockets:
+        for server in (first, second):
+            server.address = f"unix://{sockets}/{server.name}"
+            server.transport = f'[[transport]]\nlisten = "{server.address}"\nreplication = true\n'
+        two_way(first, second)
+        first.start()
+        second.start()
+        publish(first, "a", sent := bodies("a", 100))
+        publish(second, "b", more := bodies("b", 100))
+        judge([*sent, *more], first, second)
 
 
 def test_old_copy_gets_lost_messages_back(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tickertape.server.config.config import Config, JournalConfig, examine
 from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation
 
 if TYPE_CHECKING:
-    from tickertape.server.config.replication import DestinationConfig
+    from tickertape.server.config.replication import DestinationConfig, ReplicationConfig
 
 _LABEL_WIDTH: Final = 14
 
@@ -155,10 +155,28 @@ def _document(config: str, settings: Config | None, problems: ConfigProblems, wa
         admin = msgspec.structs.replace(settings.admin, listen=settings.admin.listen or ADMIN_DEFAULT)
         settings = msgspec.structs.replace(settings, admin=admin, archive=_without_secrets(settings.archive))
         configuration = msgspec.structs.asdict(settings)
+        if settings.replication is not None:
+            configuration["replication"] = _supported(settings.replication)
         del configuration["sow_bytes_max"]
         configuration["limits"] = {**settings.limits._asdict(), "sow_bytes_max": settings.sow_bytes}
         document["configuration"] = configuration
     return msgspec.json.encode(document)
+
+
+def _supported(replication: ReplicationConfig) -> dict[str, object]:
+    """Return the keys of replication that the server supports: those of asynchronous links."""
+    from tickertape.server.config.replication import DESTINATION_SYNCHRONOUS, SYNCHRONOUS
+
+    keys = {key: value for key, value in _fields(replication).items() if key not in SYNCHRONOUS}
+    keys["destinations"] = [
+        {key: value for key, value in _fields(one).items() if key not in DESTINATION_SYNCHRONOUS}
+        for one in replication.destinations
+    ]
+    return keys
+
+
+def _fields(table: msgspec.Struct) -> dict[str, object]:
+    return msgspec.structs.asdict(table)
 
 
 def _without_secrets(archive: ArchiveConfig | None) -> ArchiveConfig | None:

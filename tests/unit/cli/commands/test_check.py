@@ -264,6 +264,16 @@ def test_check_with_fitting_servers_is_valid(tmp_path: Path) -> None:
     assert "  destination   ny-2 at unix:///s, topics orders" in result.stdout.splitlines()
 
 
+def test_check_shows_supported_keys_of_replication_only(tmp_path: Path) -> None:
+    result = run("check", str(linked(tmp_path, "ny-1", "ny-2")), "--output", "json")
+    replication = json.loads(result.stdout)["configuration"]["replication"]
+    assert list(replication) == ["destinations"]
+    (destination,) = replication["destinations"]
+    assert set(destination) == {
+        "name", "addresses", "rules", "token_file", "ca", "insecure", "pass_through", "exclude_validation"
+    }  # fmt: skip
+
+
 def test_check_with_servers_that_do_not_fit_prints_each_mismatch(tmp_path: Path) -> None:
     first, second = linked(tmp_path, "ny-1", "ny-2"), linked(tmp_path, "ny-2", "ny-1", topic="trades")
     third = linked(tmp_path, "ny-3", "ny-1")
