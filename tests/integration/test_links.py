@@ -25,6 +25,7 @@ from tests.helpers.linked_servers import (
     servers,
     two_way,
 )
+from tickertape.base.errors import TickertapeError
 from tickertape.cli.support.command_group import cli
 from tickertape.testing import FaultProxy, running_server
 from tickertape.testing.server import wait_until
@@ -204,6 +205,51 @@ def test_stopped_servers_end_links_with_a_goodbye(tmp_path: Path) -> None:
         wait_until(lambda: len(first.events("link_disconnected")) == 2, SECONDS)
         assert all("code=not_ready" in line for line in first.events("link_disconnected"))
         assert first.stop() == 0
+
+
+def consumed(server: LinkedServer, name: str, count: int) -> list[bytes]:
+    """Receive and acknowledge messages of the queue `work`."""
+    with server.client(name) as client:
+        with client.subscribe("work", max_backlog=50) as stream:
+            found = []
+            for _ in range(count):
+                message = stream.get(timeout=SECONDS)
+                assert message is not None
+                found.append(bytes(message.data))
+                message.ack()
+        client.publish_flush()
+    return found
+
+
+def test_local_queue_of_each_server_delivers_each_message_once(tmp_path: Path) -> None:
+    queue = f'[[queue]]\nname = "work"\nunderlying = "{TOPIC}"\nreplication = "local"\n'
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second):
+        first.configure(destination("ny-2", second.address), more=queue)
+        second.configure(destination("ny-1", first.address), more=queue)
+        first.start()
+        second.start()
+        publish(first, "a", sent := bodies("a", 60))
+        assert consumed(second, "worker", 40) == sent[:40]
+        assert consumed(first, "worker", 60) == sent
+        second.kill()
+        second.start()
+        publish(second, "b", more := bodies("b", 20))
+        assert consumed(second, "worker", 40) == [*sent[40:], *more], "settlements are not replicated"
+        assert consumed(first, "worker", 20) == more
+
+
+def test_transaction_on_a_replicated_topic_is_refused(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second):
+        first.configure(destination("ny-2", second.address, more=ONE_WAY)).start()
+        with (
+            first.client("sink") as client,
+            pytest.raises(TickertapeError, match="replicat"),
+            client.transaction("t-1") as transaction,
+        ):
+            transaction.publish(TOPIC, b"x")
+        assert first.log() == []
+        publish(first, "a", sent := bodies("a", 1))
+        assert first.log() == sent
 
 
 def test_statistics_show_links_in_both_directions(tmp_path: Path) -> None:
