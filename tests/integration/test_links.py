@@ -99,6 +99,23 @@ def test_three_servers_pass_messages_on(tmp_path: Path) -> None:
         judge(sent, first, second, third)
 
 
+def test_mesh_of_three_with_kills_has_each_message_once(tmp_path: Path) -> None:
+    with servers(tmp_path, "ny-1", "ny-2", "ny-3") as mesh:
+        for server in mesh:
+            others = [other for other in mesh if other is not server]
+            server.configure(*(destination(other.name, other.address) for other in others)).start()
+        sent: list[bytes] = []
+        for turn in range(3):
+            for server, name in zip(mesh, "abc", strict=True):
+                publish(server, name, part := bodies(name, 100, 100 * turn))
+                sent += part
+            mesh[turn].kill()
+            publish(mesh[(turn + 1) % 3], "d", part := bodies("d", 50, 50 * turn))
+            sent += part
+            mesh[turn].start()
+        judge(sent, *mesh)
+
+
 @pytest.mark.parametrize("killed", [(0,), (1,), (0, 1)], ids=["source", "destination", "both"])
 def test_killed_server_loses_and_repeats_nothing(tmp_path: Path, killed: tuple[int, ...]) -> None:
     with servers(tmp_path, "ny-1", "ny-2") as pair:
