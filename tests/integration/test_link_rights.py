@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 import tickertape as tt
 from tests.helpers.certificates import Authority
+from tests.helpers.link_frames import OPEN, SOURCE
 from tests.helpers.linked_servers import (
     ONE_WAY,
     SECONDS,
@@ -27,7 +30,11 @@ from tickertape.cli.support.command_group import cli
 from tickertape.security.tokens import new_token
 from tickertape.testing.server import wait_until
 from tickertape.wire.accepted_connection import NO_CLIENTS_TEXT
-from tickertape.wire.connection import NO_LINKS_TEXT
+from tickertape.wire.commands import PREFACE, Command, Goodbye
+from tickertape.wire.connection import NO_LINKS_TEXT, Received
+from tickertape.wire.frames import encode_frame
+from tickertape.wire.link import LinkAck, LinkRule
+from tickertape.wire.link_connection import LinkConnection
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +85,35 @@ def test_client_at_an_address_of_links_is_refused_with_the_cure(tmp_path: Path) 
         with pytest.raises(TickertapeError, match="accepts replication links only") as caught:
             tt.Client("a", first.address, timeout=SECONDS)
         assert NO_CLIENTS_TEXT in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("opening", "code"),
+    [
+        (replace(OPEN, side=replace(SOURCE, rules=(LinkRule(topic="", sync=True),))), "bad_link"),
+        (replace(OPEN, side=replace(SOURCE, versions=(7,))), "link_refused"),
+        (LinkAck(durable=0), "bad_command"),
+    ],
+    ids=["invalid", "version", "other command"],
+)
+def test_invalid_handshake_ends_the_connection_only(tmp_path: Path, opening: Command, code: str) -> None:
+    with servers(tmp_path, "ny-2") as (server,):
+        server.configure().start()
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", server.port.number), SECONDS) as peer:
+                peer.sendall(PREFACE + b"".join(encode_frame(opening)))
+                peer.settimeout(SECONDS)
+                connection = LinkConnection("source")
+                connection.order.from_source(OPEN)
+                events = []
+                while data := peer.recv(65_536):
+                    events += connection.feed(data)
+                (event,) = events
+                assert isinstance(event, Received)
+                assert isinstance(event.command, Goodbye)
+                assert event.command.code == code
+        publish(server, "a", sent := bodies("a", 1))
+        assert server.log() == sent
 
 
 def test_link_to_a_server_of_another_name_is_refused_at_both_ends(tmp_path: Path) -> None:

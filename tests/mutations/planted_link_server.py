@@ -147,6 +147,15 @@ LINK_SERVER_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "an invalid handshake of a link stops the server",
+        "server/engine_driver.py",
+        "        if isinstance(first, Received):\n",
+        "        if True:\n",
+        (_RIGHTS,),
+        promise="R12",
+        tier="integration",
+    ),
+    Mutation(
         "a lost link is never connected again",
         "server/engine_driver.py",
         "            self.links.ended(effect.destination, refused=effect.refused)\n",

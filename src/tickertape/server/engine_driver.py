@@ -193,7 +193,7 @@ class EngineDriver:
         now = clock()
         connection = self.connections[conn]
         if connection.takes_logon and conn not in self._link_states and connection.link is not None:
-            self._begin_link(conn, connection, connection.link, events)
+            self._begin_link(conn, connection, connection.link, events[0])
         for incoming in events:
             if self._scheduler.received(conn, incoming, now):
                 self._set_scheduled(conn, waits=True)
@@ -276,12 +276,14 @@ class EngineDriver:
         return conn
 
     def _begin_link(
-        self, conn: int, connection: PeerConnection, link: LinkConnection, events: list[Received | Violation]
+        self, conn: int, connection: PeerConnection, link: LinkConnection, first: Received | Violation
     ) -> None:
-        """Note that an accepted connection is a link. Its first event is the handshake."""
-        self._link_states[conn] = link
-        first = cast("LinkOpen", cast("Received", events[0]).command)
-        connection.opens(first.side.instance, None if first.token is None else name_in(first.token))
+        """Note that an accepted connection is a link. `first` is its handshake, or a violation in it."""
+        if isinstance(first, Received):
+            self._link_states[conn] = link
+            opening = cast("LinkOpen", first.command)
+            token = opening.token
+            connection.opens(opening.side.instance, None if token is None else name_in(token))
 
     def _link_opened(self, connection: PeerConnection) -> None:
         assert self.links is not None
