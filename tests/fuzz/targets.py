@@ -16,6 +16,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tests.fuzz.bodies import BODY_TARGETS
+from tests.fuzz.claims import CLAIM_TARGETS
 from tests.fuzz.deletes import DELETE_TARGETS
 from tests.fuzz.filters import FILTER_TARGETS
 from tests.fuzz.links import LINK_TARGETS
@@ -511,6 +512,7 @@ TARGETS: Final[dict[str, Target]] = {
         allowed=(BadBookmark,),
     ),
     "tokens": TOKENS_TARGET,
+    **CLAIM_TARGETS,
     **DELETE_TARGETS,
     **BODY_TARGETS,
     **FILTER_TARGETS,

@@ -31,6 +31,7 @@ from tickertape.wire.commands import (
     Heartbeat,
     LoggedOn,
     Logon,
+    LogonReplication,
     Pause,
     Persisted,
     PersistedNotice,
@@ -112,12 +113,19 @@ def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
     return client | {name: ("server", *sent) for name, sent in (_from_servers() | _results()).items()}
 
 
+def _client_logons() -> dict[str, tuple[Command, MessageBatch | None]]:
+    return {
+        "logon": (Logon(name="pricing-1", versions=(0,), user="anna", software="golden"), None),
+        "logon-heartbeat": (Logon(name="pricing-1", heartbeat_ms=3000), None),
+        "logon-claim": (Logon(name="pricing-1", persisted=41, session=1_760_000_000_000_000), None),
+    }
+
+
 def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
     one = batch_from_bodies("orders", [b'{"id": 1}'], publisher=7, first_sequence=42)
     staged = batch_from_bodies("orders", [b"1", b"2"])
     return {
-        "logon": (Logon(name="pricing-1", versions=(0,), user="anna", software="golden"), None),
-        "logon-heartbeat": (Logon(name="pricing-1", heartbeat_ms=3000), None),
+        **_client_logons(),
         "publish": (Publish(frame=1), one),
         "publish-sequenced": (Publish(frame=2, sequenced=True), _wide()),
         "publish-settlements": (Publish(frame=3, sequenced=True), _settlements()),
@@ -238,6 +246,19 @@ def _logons() -> dict[str, tuple[Command, MessageBatch | None]]:
                 message_bytes_max=1 << 20,
                 filter_bytes_max=512,
                 subscriptions_per_connection_max=100,
+            ),
+            None,
+        ),
+        "logged-on-replication": (
+            LoggedOn(
+                version=0,
+                software="golden",
+                instance="ny-1",
+                journal="j-1",
+                epoch=1,
+                publisher=12472216704108904515,
+                last_persisted=38,
+                replication=LogonReplication(start=0x0123456789ABCDEF, group="ny", behind=True),
             ),
             None,
         ),

@@ -83,6 +83,7 @@ from tickertape.wire.commands import (
     Heartbeat,
     LoggedOn,
     Logon,
+    LogonReplication,
     Pause,
     Prepare,
     Publish,
@@ -129,7 +130,7 @@ class Broker:
         self.journal = journal
         self._commits = journal.commits
         self.statistics = Statistics()
-        self._instance, self._software = instance, software
+        self._instance, self._software, self._replication = instance, software, replication
         self.catalog = catalog = catalog or TopicCatalog()
         self._clock = EngineClock(journal.commits)
         self._outbox = Outbox(self.statistics, self._clock)
@@ -641,6 +642,7 @@ class Broker:
                 validated=self.catalog.validated_for_clients,
                 queues=tuple(sorted(self.catalog.queues)),
                 **self.compiler.limits._asdict(),
+                replication=self._replication_at(publisher, command.persisted),
             )
 
         persisted = journal.persisted_highest.get(publisher, 0)  # below `highest` if holes end there
@@ -648,6 +650,17 @@ class Broker:
             self._outbox.send(conn, logged_on())
         else:  # after messages of an earlier connection are persisted: a new store must start above them
             self._acks.add_answer(session, logged_on)
+
+    def _replication_at(self, publisher: int, claim: int) -> LogonReplication | None:
+        """Return the replication of this log at the logon of a publisher with a claim."""
+        exact = self._writer.exact
+        if exact is None:
+            return None
+        group, start = "", self._commits.epoch
+        if self._replication is not None:
+            group, start = self._replication.group, self._replication.start
+        behind = exact.known.lacks_claimed(publisher, claim)
+        return LogonReplication(start=start, group=group, behind=behind)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None) -> None:
         if session.draining and not isinstance(command, Credit | Credits | Heartbeat):

@@ -43,6 +43,9 @@ class Logon(Command, tag="logon", frozen=True, kw_only=True):
     """First command of a connection. The publisher id derives from the client name `name`.
 
     `heartbeat_ms` is the heartbeat interval of both sides, 0 for none (see `Heartbeat`).
+
+    A client with a publish store sends `persisted` and `session`. `persisted` is its claim: all its messages
+    up to this sequence were acknowledged or refused, by any server. 0 makes no claim.
     """
 
     name: str
@@ -52,6 +55,9 @@ class Logon(Command, tag="logon", frozen=True, kw_only=True):
     software: str = ""
     options: str = ""
     heartbeat_ms: Count = 0
+    persisted: Count = 0
+    session: Count = 0
+    """Number of this logon, above the numbers of all earlier logons of the publish store."""
 
     def __repr__(self) -> str:
         return f"Logon(name={self.name!r})"  # never show a password
@@ -241,6 +247,19 @@ class Sow(Command, tag="sow", frozen=True, kw_only=True):
 # -- from the server ----------------------------------------------------------------------------------
 
 
+class LogonReplication(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Replication in the answer to a logon: the log may lack messages of the client below `last_persisted`.
+
+    So the client sends again all messages without an acknowledgement."""
+
+    start: Count
+    """Number of this run of the server, above 0."""
+    group: str = ""
+    """Group of the server. Empty: it has no links, and its log has messages of an earlier replication."""
+    behind: bool = False
+    """Whether the log lacks some of the messages that the client claims."""
+
+
 class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
     """Successful logon. `last_persisted` is the highest durable sequence number of this publisher, or 0."""
 
@@ -260,6 +279,8 @@ class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
     message_bytes_max: Count = message_bytes_max
     filter_bytes_max: Count = filter_bytes_max
     subscriptions_per_connection_max: Count = subscriptions_per_connection_max
+    replication: LogonReplication | None = None
+    """None: the server does not replicate, and its log has no holes."""
 
 
 class Ack(Command, tag="ack", frozen=True, kw_only=True):

@@ -325,7 +325,11 @@ class PublishHandler:
         if recorded:
             last, before = 0, self._writer.end
             if command.sequenced:
-                last = self._writer.append_from(session.publisher, session.name, batch, session.publishing)
+                publishing = session.publishing
+                last = self._writer.append_from(session.publisher, session.name, batch, publishing)
+                if publishing.opened is not None:
+                    self._outbox.put(publishing.opened.event(session.name))
+                    publishing.opened = None
             else:
                 self._writer.append_derived(session.derived, session.name, batch)
             for answer in answers:

@@ -37,7 +37,7 @@ from tickertape.engine.limits import (
     place_record_bytes,
 )
 from tickertape.engine.runtime.clock import EngineClock
-from tickertape.engine.runtime.holes import KnownSequences, PublisherConnection, SequenceSplit
+from tickertape.engine.runtime.holes import ClaimedHole, KnownSequences, PublisherConnection, SequenceSplit
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
 from tickertape.journal.format.replication_records import (
     AfterRecord,
@@ -314,6 +314,8 @@ class ExactAppend:
         openings = connection.opens(known.highest(publisher), int(sequences[start]))
         if not openings:
             return start
+        if connection.claim is not None and connection.claim > (highest := known.highest(publisher)):
+            connection.opened = ClaimedHole(highest + 1, connection.claim)
         for end, proven in openings:
             log, session = self._journal.journal_id, connection.session
             self.append_after([after(log, publisher, session, end, proven=proven)], more=True)

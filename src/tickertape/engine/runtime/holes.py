@@ -59,6 +59,26 @@ def forgotten_holes(closed: Sequence[ClosedHole]) -> LogEvent | None:
     )
 
 
+class ClaimedHole(NamedTuple):
+    """Sequences above the highest one of a publisher that its claim includes."""
+
+    first: int
+    last: int
+
+    def event(self, client: str) -> LogEvent:
+        """Return the event of the hole of a client."""
+        return LogEvent(
+            "publisher_behind",
+            warning=False,
+            fields={
+                "client": client,
+                "sequences": self.last - self.first + 1,
+                "first": self.first,
+                "last": self.last,
+            },
+        )
+
+
 class SequenceSplit(NamedTuple):
     """Parts of rising sequences of one publisher."""
 
@@ -83,6 +103,8 @@ class PublisherConnection:
         """Last sequence that was stored from the connection."""
         self.received = 0
         """Highest sequence that arrived on the connection. Lower ones that follow are duplicates."""
+        self.opened: ClaimedHole | None = None
+        """Hole that the claim opened, until its event is logged."""
 
     def stored(self, last: int) -> None:
         """Note the last sequence that was stored from the connection."""
@@ -231,6 +253,15 @@ class KnownSequences:
         if own is not None and above:
             late = own.contain(sequences[:above], from_link=from_link).nonzero()[0]
         return SequenceSplit(late, above, above - len(late))
+
+    def lacks_claimed(self, publisher: int, claim: int) -> bool:
+        """Return whether messages up to the claim of a publisher exist in other logs only.
+
+        Unproven holes do not count: the messages of another store may have been there."""
+        if claim > self._highest.get(publisher, 0):
+            return True
+        own = self._holes.get(publisher)
+        return own is not None and bool((own.proven & (own.firsts <= np.uint64(claim))).any())
 
     def lacks(self, publisher: int, firsts: UInt64s, lasts: UInt64s) -> Bools:
         """Return which ranges of sequences have one that a link must still bring: above the highest one, or

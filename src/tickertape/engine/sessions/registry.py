@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tickertape.base.errors import BadOption, BadVersion, NameInUse, PublisherCollision
+from tickertape.base.errors import BadCommand, BadOption, BadVersion, NameInUse, PublisherCollision
 from tickertape.base.interfaces import Now
+from tickertape.base.limits import last_persisted_max
 from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
 from tickertape.base.options import parse_options
 from tickertape.base.text_format import not_one_of, shown
 from tickertape.engine.runtime.ack_conflation import ack_conflation_of
+from tickertape.engine.runtime.holes import PublisherConnection
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.session import Session, Subscriber
@@ -76,7 +78,7 @@ class SessionRegistry:
         """Return the new session of `user`, and the session to close because the new one takes over its
         client name.
 
-        Raises `BadVersion`, `BadOption`, `BadName`, `NameInUse` or `PublisherCollision`."""
+        Raises `BadVersion`, `BadOption`, `BadName`, `BadCommand`, `NameInUse` or `PublisherCollision`."""
         if WIRE_VERSION not in command.versions:
             versions = shown(str(list(command.versions)))[1:-1]
             raise BadVersion(
@@ -89,6 +91,7 @@ class SessionRegistry:
                 raise BadOption(not_one_of("Unknown logon option", option, ("ack_conflation",)))
             conflation = ack_conflation_of(value)
         check_client_name(command.name)
+        publishing = _publishing_of(command)
         publisher = publisher_id(command.name)
         derived = derived_publisher_id(command.name, self._instance)
         if self._publishers.collides(publisher, command.name) or self._publishers.collides(
@@ -106,6 +109,7 @@ class SessionRegistry:
             )
         subscriber = Subscriber(user, command.name, command.software)
         session = Session(conn, subscriber, publisher, derived, self._statistics, conflation)
+        session.publishing = publishing
         self.by_conn[conn] = self._by_name[command.name] = session
         return session, old
 
@@ -135,3 +139,13 @@ class SessionRegistry:
         if session is not None and self._by_name.get(session.name) is session:
             del self._by_name[session.name]
         return session
+
+
+def _publishing_of(command: Logon) -> PublisherConnection:
+    """Return the claim of a logon. Raises `BadCommand`."""
+    if command.persisted > last_persisted_max:
+        raise BadCommand(
+            f"Cannot log on: the claim {command.persisted} is above {last_persisted_max}, the largest "
+            "allowed sequence. Correct the client."
+        )
+    return PublisherConnection(command.persisted or None, command.session)
