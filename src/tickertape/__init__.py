@@ -140,6 +140,7 @@ if TYPE_CHECKING:
     from tickertape.client.protocol.transactions import CommittedTransaction
     from tickertape.client.publish_store import (
         AppendingPublishStore,
+        ClaimingPublishStore,
         FilePublishStore,
         HybridPublishStore,
         LogonNotingPublishStore,
@@ -185,6 +186,7 @@ __all__ = [
     "BookmarkStore",
     "BookmarkStoreFull",
     "BookmarkUnknown",
+    "ClaimingPublishStore",
     "Client",
     "ClientTransaction",
     "Closed",
@@ -312,6 +314,7 @@ _HOMES: Final = {
     "tickertape.client.blocking.ha_client": ("HAClient",),
     "tickertape.client.publish_store": (
         "AppendingPublishStore",
+        "ClaimingPublishStore",
         "FilePublishStore",
         "HybridPublishStore",
         "LogonNotingPublishStore",

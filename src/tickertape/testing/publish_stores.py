@@ -12,7 +12,12 @@ from tickertape.base.errors import StoreFull, StoreOwnerMismatch
 from tickertape.base.names import publisher_id
 from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.derive import slice_batch
-from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
+from tickertape.client.publish_store.protocol import (
+    AppendingPublishStore,
+    ClaimingPublishStore,
+    PublishStore,
+    Stored,
+)
 from tickertape.client.publishing.store_checks import free_bytes
 from tickertape.testing.verdicts import must, same
 
@@ -24,6 +29,7 @@ FILLED_BYTES_MAX: Final = 65_536
 """Capacity up to which the checks fill a store."""
 _BODY_BYTES: Final = 1_024
 _NOTHING: Final = (0, 0)
+_CLOCK: Final = 1_760_000_000_000_000
 
 Make = Callable[[], PublishStore]
 Kill = Callable[[PublishStore], None]
@@ -71,6 +77,8 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
     _replaces_in_the_middle(store)
     if isinstance(store, AppendingPublishStore):
         _seals_what_was_appended(store)
+    if isinstance(store, ClaimingPublishStore):
+        _claims_what_was_discarded(store)
     _fills_up(store)
     if survives or killed is not None:
         store = _survives_close(store, make)
@@ -92,6 +100,8 @@ def _is_fresh(store: PublishStore) -> None:
     must(
         store.when_full in ("block", "raise"), f"when_full={store.when_full!r} is neither 'block' nor 'raise'"
     )
+    if isinstance(store, ClaimingPublishStore):
+        same("persisted_sequence of a new store", store.persisted_sequence, 0)
 
 
 def _holds_in_order(store: PublishStore) -> None:
@@ -163,6 +173,42 @@ def _seals_what_was_appended(store: AppendingPublishStore) -> None:
     _is_empty(store)
 
 
+def _claims_what_was_discarded(store: ClaimingPublishStore) -> None:
+    first, before = store.last_sequence + 1, store.persisted_sequence
+    same("persisted_sequence is at most last_sequence", before, store.last_sequence)
+    refused, kept = _stored(_plain(first, b"a"), _plain(first + 1, b"b")), _stored(_plain(first + 2, b"c"))
+    for stored in (refused, kept):
+        store.put(stored)
+    same("put does not change persisted_sequence", store.persisted_sequence, before)
+    store.replace(first, first + 1, None)
+    same("replace does not change persisted_sequence", store.persisted_sequence, before)
+    store.discard(first)
+    same("discard sets persisted_sequence", store.persisted_sequence, first)
+    store.discard(first - 1)
+    same("a lower discard does not change persisted_sequence", store.persisted_sequence, first)
+    store.discard(first + 2)
+    _is_empty(store)
+    one = store.next_session(_CLOCK)
+    must(one >= _CLOCK, f"next_session({_CLOCK}) returned {one}")
+    two = store.next_session(_CLOCK - 1_000_000)
+    must(two > one, f"next_session returned {two} after {one}")
+
+
+def _session_of(store: PublishStore) -> int:
+    """Return the number of another logon, with a clock that was set back. 0 without such numbers."""
+    return store.next_session(_CLOCK - 1_000_000) if isinstance(store, ClaimingPublishStore) else 0
+
+
+def _persisted_in(store: PublishStore) -> int:
+    return store.persisted_sequence if isinstance(store, ClaimingPublishStore) else 0
+
+
+def _rises(store: PublishStore, session: int, when: str) -> None:
+    if session:
+        found = _session_of(store)
+        must(found > session, f"next_session returned {found} after {session}, when {when}")
+
+
 def _fills_up(store: PublishStore) -> None:
     """Put messages like a client, up to the free space that the store reports."""
     messages: list[SampleMessage] = []
@@ -209,7 +255,7 @@ def _three_batches(store: PublishStore) -> tuple[list[SampleMessage], list[Sampl
 
 def _survives_close(store: PublishStore, make: Make) -> PublishStore:
     _, held = _three_batches(store)
-    last = store.last_sequence
+    last, persisted, session = store.last_sequence, _persisted_in(store), _session_of(store)
     store.close()
     store = make()
     _refuses_another(store)
@@ -217,12 +263,17 @@ def _survives_close(store: PublishStore, make: Make) -> PublishStore:
     store = _again(make)
     same("messages survive close", _contents(store), held)
     must(store.last_sequence >= last, "it lost its highest sequence when it was closed")
-    store.discard(last)
+    same("persisted_sequence survives close", _persisted_in(store), persisted)
+    _rises(store, session, "it was closed")
+    persisted = store.last_sequence
+    store.discard(persisted)
     _is_empty(store)
     store.close()
     store = _again(make)
     same("settled messages stay removed after close", _contents(store), [])
     must(store.last_sequence >= last, "an empty store lost its highest sequence when it was closed")
+    if isinstance(store, ClaimingPublishStore):
+        same("persisted_sequence of an empty store survives close", store.persisted_sequence, persisted)
     return store
 
 
@@ -234,6 +285,7 @@ def _survives_the_process(store: PublishStore, make: Make, killed: Kill) -> Publ
         for message in appended:
             _append(store, message)
         given, held, last = given + appended, held + appended, last + 2
+    persisted, session = _persisted_in(store), _session_of(store)
     killed(store)
     after = _again(make)  # `store` stays referenced: it must not write during garbage collection
     found = _contents(after)
@@ -242,6 +294,12 @@ def _survives_the_process(store: PublishStore, make: Make, killed: Kill) -> Publ
     strange = [message for message in found if message not in given]
     must(not strange, f"it holds unknown messages after its process was killed: {strange!r}")
     must(after.last_sequence >= last, "it lost its highest sequence when its process was killed")
+    found_persisted = _persisted_in(after)
+    must(
+        found_persisted <= persisted,
+        f"its process was killed, and persisted_sequence is {found_persisted} after {persisted}",
+    )
+    _rises(after, session, "its process was killed")
     after.discard(last)
     _is_empty(after)
     return after

@@ -12,7 +12,7 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import Effect, ResolveCall, Send
 from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.wire.commands import Command, LoggedOn, Logon, Publish
+from tickertape.wire.commands import Command, LoggedOn, Logon, LogonReplication, Publish
 from tickertape.wire.connection import Connection, Received
 
 START = Now(100.0, 1_800_000_000_000_000)
@@ -92,6 +92,7 @@ class Peer:
         last_persisted: int = 0,
         recorded: tuple[str, ...] | None = None,
         validated: tuple[str, ...] = (),
+        replication: LogonReplication | None = None,
     ) -> Peer:
         """Open a connection and log on."""
         self.open()
@@ -106,6 +107,7 @@ class Peer:
                 last_persisted=last_persisted,
                 recorded=recorded,
                 validated=validated,
+                replication=replication,
             )
         )
         return self

@@ -28,6 +28,7 @@ from tickertape.wire.commands import (
     Goodbye,
     LoggedOn,
     Logon,
+    LogonReplication,
     Persisted,
     Processed,
     Publish,
@@ -50,6 +51,7 @@ class SocketServer:
         self.log: list[MessageBatch] = []
         self.last_persisted = 0
         self.refuse: Goodbye | None = None
+        self.replication: LogonReplication | None = None
         self.mute = False
         """Whether publishes get no answer."""
         self.answers_from = 0
@@ -194,6 +196,7 @@ class Session:
             publisher=7,
             last_persisted=server.last_persisted,
             recorded=("orders", "^rec/"),
+            replication=server.replication,
         )
         self.say(answer)
 

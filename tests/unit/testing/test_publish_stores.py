@@ -28,6 +28,8 @@ class Shelf:
 
     def __init__(self) -> None:
         self.found: Found = ("", 0, [])
+        self.claim = 0, 0
+        """Highest persisted sequence, and number of the last logon."""
 
 
 class Shelved(MemoryPublishStore):
@@ -40,6 +42,7 @@ class Shelved(MemoryPublishStore):
         for first, last, encoded in batches:
             super().put(Stored(first, last, MessageBatch.parse(encoded)))
         self._name, self._last_sequence = name, last_sequence
+        self.persisted_sequence, self._session = shelf.claim
 
     def attach(self, name: str) -> None:
         super().attach(name)
@@ -57,11 +60,20 @@ class Shelved(MemoryPublishStore):
         super().replace(first, last, rest)
         self.changed()
 
+    def next_session(self, clock: int) -> int:
+        session = super().next_session(clock)
+        self.changed()
+        return session
+
     def changed(self) -> None:
         self.write()
 
     def write(self) -> None:
         self._shelf.found = (self._name, self.last_sequence, self.kept())
+        self._shelf.claim = self.claim()
+
+    def claim(self) -> tuple[int, int]:
+        return self.persisted_sequence, self._session
 
     def kept(self) -> list[tuple[int, int, bytes]]:
         return [(first, last, batch.encode()) for first, last, batch in self.held()]
@@ -119,11 +131,30 @@ class ForgetsTheRest(Shelved):
 
 class ForgetsTheNumber(Shelved):
     def write(self) -> None:
+        super().write()
         self._shelf.found = (self._name, 0, self.kept())
+
+
+class ForgetsTheClaim(Shelved):
+    def claim(self) -> tuple[int, int]:
+        return 0, self._session
+
+
+class ClaimsItsLastMessage(Shelved):
+    """Counts all of its messages as persisted after a restart."""
+
+    def claim(self) -> tuple[int, int]:
+        return self.last_sequence, self._session
+
+
+class ForgetsTheSession(Shelved):
+    def claim(self) -> tuple[int, int]:
+        return self.persisted_sequence, 0
 
 
 class ForgetsTheName(Shelved):
     def write(self) -> None:
+        super().write()
         self._shelf.found = ("", self.last_sequence, self.kept())
 
 
@@ -136,6 +167,9 @@ class ForgetsTheName(Shelved):
         (ForgetsThePart, None, "messages survive close"),
         (ForgetsTheNumber, None, "an empty store lost its highest sequence when it was closed"),
         (ForgetsTheName, None, "accepts a client of another name"),
+        (ForgetsTheClaim, None, "persisted_sequence survives close"),
+        (ClaimsItsLastMessage, None, "persisted_sequence survives close"),
+        (ForgetsTheSession, None, "next_session returned .* when it was closed"),
     ],
 )
 def test_check_publish_store_rejects_store_that_loses_state_over_a_restart(
@@ -147,6 +181,29 @@ def test_check_publish_store_rejects_store_that_loses_state_over_a_restart(
 
 def test_check_publish_store_without_killed_accepts_store_that_writes_at_close() -> None:
     check_publish_store(partial(WritesWhenClosed, Shelf()), survives=True)
+
+
+class ClaimsAtPut(MemoryPublishStore):
+    """Counts messages as persisted when they are stored."""
+
+    def put(self, stored: Stored) -> None:
+        super().put(stored)
+        self.persisted_sequence = stored.last
+
+
+class ClaimsForeignMessages(MemoryPublishStore):
+    """Counts the messages of another process as persisted."""
+
+    def discard(self, sequence: int) -> None:
+        super().discard(sequence)
+        self.persisted_sequence = max(self.persisted_sequence, sequence)
+
+
+class FollowsTheClock(MemoryPublishStore):
+    """Numbers logons by the clock alone."""
+
+    def next_session(self, clock: int) -> int:
+        return clock
 
 
 class Unlabelled(MemoryPublishStore):
@@ -211,6 +268,9 @@ class FullTooSoon(MemoryPublishStore):
         (NeverQuiteFull, "with bytes_max=65536 and is not full"),
         (DropsTheOldest, "it lost messages after"),
         (FullTooSoon, "it raises StoreFull with size_bytes=.* of 65536"),
+        (ClaimsAtPut, "put does not change persisted_sequence"),
+        (ClaimsForeignMessages, "persisted_sequence is at most last_sequence"),
+        (FollowsTheClock, "next_session returned 1759999999000000 after 1760000000000000"),
     ],
 )
 def test_check_publish_store_rejects_lost_fields_and_wrong_sizes(

@@ -23,7 +23,13 @@ from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import now
 from tickertape.client.ha import reconnect as machine
 from tickertape.client.ha.authenticator import PasswordGiven
-from tickertape.client.ha.policies import ApplicationPolicies, as_failure, request_of
+from tickertape.client.ha.policies import (
+    ApplicationPolicies,
+    ServerDescription,
+    as_failure,
+    described_server,
+    request_of,
+)
 from tickertape.client.ha.reconnect import Action, Event, ReconnectMachine, ReconnectStep
 from tickertape.client.ha.subscription_manager import StoredSubscription
 from tickertape.client.limits import connect_attempt_seconds_default
@@ -76,7 +82,7 @@ class HADriver(ClientDriver):
         """Stores that the client opened and closes itself."""
         self._restored = False
         self._restoring = False
-        self._instance = ""
+        self._server = ServerDescription()
         self._connection_number = 1
         """Number of the connection of the last attempt."""
         self._failed: machine.ReportFailure | None = None
@@ -230,7 +236,7 @@ class HADriver(ClientDriver):
             self._log_attempt(action.uri, delay.seconds)
             self.feed(delay)
         elif isinstance(action, machine.ReportSuccess):
-            policies.succeeded(action.uri, self._instance)
+            policies.succeeded(action.uri, self._server)
         elif isinstance(action, machine.ReportFailure):
             self._failed = action
             policies.failed(action.error, action.uri)
@@ -275,7 +281,7 @@ class HADriver(ClientDriver):
                 self._dialling = True
             self._policies.uses(user, password)
             answer: LoggedOn = yield LogOn()
-            self._instance = answer.instance
+            self._server = described_server(answer)
         except Exception as error:  # noqa: BLE001 - an authenticator or a resolver may raise any exception
             return machine.AttemptFailed(action.attempt, as_failure(error, action.uri))
         finally:

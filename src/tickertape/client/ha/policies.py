@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,23 @@ from tickertape.client.ha.subscription_manager import (
 )
 from tickertape.client.subscriptions.bookmark_tracker import StoredBookmarkTracker
 from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
+from tickertape.wire.commands import LoggedOn
+
+
+class ServerDescription(NamedTuple):
+    """Description of a server in its answer to a logon, as `ConnectionInfo` has it."""
+
+    instance: str = ""
+    group: str = ""
+    behind: bool = False
+
+
+def described_server(answer: LoggedOn) -> ServerDescription:
+    """Return the description of the server that sent an answer."""
+    replication = answer.replication
+    if replication is None:
+        return ServerDescription(answer.instance)
+    return ServerDescription(answer.instance, replication.group, replication.behind)
 
 
 class ApplicationPolicies:
@@ -134,11 +151,11 @@ class ApplicationPolicies:
         """Record the credentials of the logon."""
         self._used = user, password
 
-    def succeeded(self, uri: str, instance: str) -> None:
-        """Report that the server with the name `instance` accepted the logon."""
+    def succeeded(self, uri: str, server: ServerDescription) -> None:
+        """Report that a server accepted the logon."""
         used, self._used = self._used, (None, None)
-        self._run(self._authenticator.completed, *used, instance)
-        self._run(self._chooser.report_success, ConnectionInfo(self._name, uri))
+        self._run(self._authenticator.completed, *used, server.instance)
+        self._run(self._chooser.report_success, ConnectionInfo(self._name, uri, *server))
         self.refresh()
 
     def failed(self, error: TickertapeError, uri: str) -> None:

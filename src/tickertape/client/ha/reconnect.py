@@ -351,6 +351,9 @@ class ReconnectMachine:
         if self.step is not ReconnectStep.CONNECTING or answer.attempt != self.attempt:
             return
         self.last_error = answer.error
+        if isinstance(answer.error, StoreError):  # an error of this process, not of the server
+            self._stop(answer.error)
+            return
         self._effects.append(ReportFailure(answer.error, self._uri))
         self._choose()
 

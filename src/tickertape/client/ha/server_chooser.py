@@ -23,9 +23,22 @@ class ConnectionInfo(msgspec.Struct, frozen=True):
     """Name of the client."""
     uri: str
     """URI from the chooser, with its password if present."""
+    instance: str = ""
+    """Name of the server. Empty before its answer to the logon."""
+    group: str = ""
+    """Replication group of the server. Empty before its answer, and if it does not replicate."""
+    behind: bool = False
+    """Whether the server lacks messages of the publish store that other servers acknowledged."""
 
     def __repr__(self) -> str:
-        return f"ConnectionInfo(client_name={self.client_name!r}, uri={shown_uri(self.uri)!r})"
+        more = "".join(
+            [
+                f", instance={self.instance!r}" if self.instance else "",
+                f", group={self.group!r}" if self.group else "",
+                ", behind=True" if self.behind else "",
+            ]
+        )
+        return f"ConnectionInfo(client_name={self.client_name!r}, uri={shown_uri(self.uri)!r}{more})"
 
 
 @runtime_checkable
@@ -54,7 +67,7 @@ class ServerChooser(Protocol):
         """
 
     def report_success(self, info: ConnectionInfo) -> None:
-        """Record that the client is logged on to the server."""
+        """Record that the client is logged on to the server. `info` describes the server too."""
 
     def report_failure(self, error: TickertapeError, info: ConnectionInfo) -> None:
         """Record that connecting or logging on failed.

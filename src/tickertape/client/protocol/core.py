@@ -178,7 +178,8 @@ class ClientProtocol:
             return
         self.logon.ready(accepted)
         try:
-            self.publishing.logged_on(accepted.last_persisted, now)
+            replicating = accepted.replication is not None
+            self.publishing.logged_on(accepted.last_persisted, now, replicating=replicating)
         except (StoreError, TopicNotRecorded) as error:  # ends the connection with this reason
             self._hang_up(error)
             return
@@ -375,8 +376,13 @@ class ClientProtocol:
         self._logon_token = token
         self._effects += (State(ConnectionState.CONNECTED), Send([self._connection.preface()]))
         options, beat_ms = self.logon.options, self.heartbeat.interval_ms
-        self.publishing.connecting(eager=bool(options))
-        self._send(replace(self.logon.command, options=options, heartbeat_ms=beat_ms))
+        try:
+            claim = self.publishing.connecting(now, eager=bool(options))
+        except StoreError as error:  # ends the connection with this reason
+            self._hang_up(error)
+            return
+        logon = replace(self.logon.command, options=options, heartbeat_ms=beat_ms, **claim._asdict())
+        self._send(logon)
         self.heartbeat.begin(now.mono)
 
     def _frame(self, command: commands.Command, batch: MessageBatch | None = None) -> Send:

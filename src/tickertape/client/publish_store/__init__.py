@@ -7,6 +7,7 @@ from tickertape.client.publish_store.hybrid import HybridPublishStore
 from tickertape.client.publish_store.memory import MemoryPublishStore
 from tickertape.client.publish_store.protocol import (
     AppendingPublishStore,
+    ClaimingPublishStore,
     LogonNotingPublishStore,
     PublishStore,
     Stored,
@@ -14,6 +15,7 @@ from tickertape.client.publish_store.protocol import (
 
 __all__ = [
     "AppendingPublishStore",
+    "ClaimingPublishStore",
     "FilePublishStore",
     "HybridPublishStore",
     "LogonNotingPublishStore",

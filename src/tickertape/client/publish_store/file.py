@@ -113,7 +113,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self.never_logged_on = True
         """Whether no server ever accepted a logon with this store, including earlier processes."""
         self._publisher = 0
-        self._used = self._settled = self._noted = 0
+        self._used = self._settled = self._noted = self._session = 0
         self._last = self._put = 0
         self._current: _Segment | None = None
         self._oldest = 1
@@ -159,6 +159,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self.never_logged_on = found.never_logged_on
         self._last = self._put = self._used = found.used
         self._settled = self._noted = found.settled
+        self._session = found.session
         if self._sync:
             # The recovered data may be only in the page cache.
             for number in numbers:
@@ -332,6 +333,20 @@ class FilePublishStore(StoreOptions, ClosesItself):
             self._write(records.USED, 0, self._used, (), reserve=_NOTE_BYTES)
             self.never_logged_on = False
 
+    @property
+    def persisted_sequence(self) -> int:
+        """Highest sequence of a `discard`, at most `last_sequence`. After a crash it may be lower."""
+        return self._settled
+
+    def next_session(self, clock: int) -> int:
+        """Return the number of the next logon, at least `clock` and above all earlier ones.
+
+        A killed process keeps it. It is not synced: after power loss it follows the clock."""
+        self._session = max(clock, self._session + 1)
+        if self._current is not None:
+            self._put_session(self._current.memory)
+        return self._session
+
     def held(self) -> Sequence[Stored]:
         """Return the stored batches in the order of sequences. Each batch is read on access."""
         entries = tuple(self._ledger.entries)
@@ -450,11 +465,17 @@ class FilePublishStore(StoreOptions, ClosesItself):
         memory = directory.create(
             header.number, header.size, records.encode_header(header), durable=self._sync
         )
+        self._put_session(memory)
         segment = self._current = _Segment(memory, header, records.HEADER_BYTES)
         records.WORD.pack_into(before.memory, records.NEXT_AT, records.marked(1))
         if self._sync:
             directory.flush(before.memory, 0, records.HEADER_BYTES)
         return segment
+
+    def _put_session(self, memory: mmap.mmap) -> None:
+        """Write the number of the last logon into the header of a segment."""
+        if self._session:
+            memory[records.SESSION_AT : records.SESSION_END] = records.encode_session(self._session)
 
     def _look(self, number: int) -> mmap.mmap:
         current, directory = self._current, self._directory

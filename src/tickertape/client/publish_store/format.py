@@ -32,6 +32,8 @@ MARK_AT: Final = 448
 """Offset of the mark: the end of the stored records, encoded by `marked`."""
 NEXT_AT: Final = 456
 """Offset of the flag for a following segment: 0 or `marked(1)`."""
+SESSION_AT: Final = 464
+"""Offset of the number of the last logon, followed by its complement. Both are 0 before the first logon."""
 RECORD_BYTES: Final = 32
 """Size of a record header."""
 
@@ -54,10 +56,13 @@ WORD: Final = Struct("@Q")
 """Native byte order: written by one store of 8 bytes, so that a killed process cannot leave half of it."""
 BEHIND_CRC: Final = Struct("<IQQHHHH")
 """Length, first, last, kind, and byte counts of topic, correlation id and key."""
+_SESSION: Final = Struct("<QQ")
+SESSION_END: Final = SESSION_AT + _SESSION.size
 _HEADER: Final = Struct("<8sIIQQQQQIIII")
 _NAME_AT: Final = 128
 _MARK_BASE: Final = 0xFFFF_FFFF << 32
 _MARK_STEP: Final = 0xFFFF_FFFF
+_WORD_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Header(NamedTuple):
@@ -109,6 +114,17 @@ def read_mark(data: Buffer, at: int) -> int | None:
     value: int = WORD.unpack_from(data, at)[0]
     end = value & 0xFFFF_FFFF
     return end if marked(end) == value else None
+
+
+def encode_session(session: int) -> bytes:
+    """Return the number of the last logon as bytes of a header, from `SESSION_AT` to `SESSION_END`."""
+    return _SESSION.pack(session, session ^ _WORD_MAX)
+
+
+def read_session(data: Buffer) -> int:
+    """Return the number of the last logon. 0 without one, or if a killed process left half of it."""
+    session, complement = _SESSION.unpack_from(data, SESSION_AT)
+    return int(session) if session ^ _WORD_MAX == complement else 0
 
 
 def padded(end: int) -> int:
@@ -236,6 +252,8 @@ class StoreSegment(NamedTuple):
     end: int
     """End of its records."""
     records: list[Record]
+    session: int
+    """Number of the last logon before the next segment."""
 
 
 class RecoveredStore(NamedTuple):
@@ -246,6 +264,8 @@ class RecoveredStore(NamedTuple):
     used: int
     """Highest sequence that may have been used."""
     settled: int
+    session: int
+    """Number of the last logon, 0 if unknown."""
     never_logged_on: bool
     segments: Sequence[StoreSegment]
     """Segments that are needed. New records are appended to the last one, at its `end`."""
@@ -299,7 +319,8 @@ def recover_store(
     remove = [image.number for image in images[:used] if image.number < oldest]
     remove += [image.number for image in images[used:]]
     name, never = needed[0].header.name, fold.never_logged_on and not fold.settled
-    return RecoveredStore(name, fold.ledger, fold.used, fold.settled, never, needed, tuple(remove))
+    session = max(segment.session for segment in needed)
+    return RecoveredStore(name, fold.ledger, fold.used, fold.settled, session, never, needed, tuple(remove))
 
 
 def _check_sequence(segment: StoreSegment, offset: int, sequence: int) -> None:
@@ -345,7 +366,7 @@ def _read_segment(image: Image, header: Header, following: Header | None) -> Sto
         raise _damage(image, at, "a record does not match its checksum")
     if following is None:
         _nothing_behind(image, view, at, header)
-    return StoreSegment(image, header, at, records)
+    return StoreSegment(image, header, at, records, read_session(view))
 
 
 def _nothing_behind(image: Image, view: memoryview, at: int, header: Header) -> None:

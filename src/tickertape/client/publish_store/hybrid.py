@@ -77,6 +77,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         """Write the messages in memory to disk, then release the files. Raises `StoreFailed`."""
         if self._memory.unpersisted_count():
             self._spill(0)
+        self._file.note_persisted(self._memory.persisted_sequence)
         self._ahead = -1  # so that the next `put` raises through the files
         self._file.close()
 
@@ -133,6 +134,15 @@ class HybridPublishStore(StoreOptions, ClosesItself):
     def note_logon(self) -> None:
         """Record on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
         self._file.note_logon()
+
+    @property
+    def persisted_sequence(self) -> int:
+        """Highest sequence of a `discard`, at most `last_sequence`. A killed process loses a part of it."""
+        return max(self._memory.persisted_sequence, self._file.persisted_sequence)
+
+    def next_session(self, clock: int) -> int:
+        """Return the number of the next logon (see `FilePublishStore.next_session`)."""
+        return self._file.next_session(clock)
 
     def held(self) -> Sequence[Stored]:
         """Return the stored batches in the order of sequences."""

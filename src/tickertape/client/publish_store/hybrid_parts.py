@@ -31,6 +31,10 @@ class BacklogFiles(FilePublishStore):
         """Highest sequence stored here, excluding sequences that are only reserved."""
         return self._last_put()
 
+    def note_persisted(self, sequence: int) -> None:
+        """Record at `close` that messages up to `sequence` are persisted, also those that were in memory."""
+        self._settled = max(self._settled, sequence)
+
     def note_used(self, sequence: int) -> None:
         """Reserve the sequences up to `sequence` for messages that are not stored here."""
         self._write(records.USED, sequence, sequence, ())

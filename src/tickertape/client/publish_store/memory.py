@@ -46,13 +46,21 @@ class MemoryPublishStore(StoreOptions):
         self._held: deque[Stored] = deque()
         self._size_bytes = 0
         self._last_sequence = 0
+        self._session = 0
         self._name = ""
+        self.persisted_sequence = 0
+        """Highest sequence of a `discard`, at most `last_sequence`."""
         self.never_logged_on = True
         """Whether no server has ever accepted a logon with this store."""
 
     def note_logon(self) -> None:
         """Record that a server accepted a logon."""
         self.never_logged_on = False
+
+    def next_session(self, clock: int) -> int:
+        """Return the number of the next logon, at least `clock` and above all earlier ones."""
+        self._session = max(clock, self._session + 1)
+        return self._session
 
     def attach(self, name: str) -> None:
         """Prepare for use by client `name`.
@@ -99,6 +107,8 @@ class MemoryPublishStore(StoreOptions):
             first, last, batch = held[0]
             keep = int(np.searchsorted(batch.sequences, np.uint64(sequence), side="right"))
             self.replace(first, last, slice_batch(batch, keep, batch.count))
+        # Never above the last stored sequence: a later message must not count as persisted.
+        self.persisted_sequence = max(self.persisted_sequence, min(sequence, self.last_sequence))
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
         """Replace the messages `first` to `last`, which are in one batch, by `rest`. None removes them."""

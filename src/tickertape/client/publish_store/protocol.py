@@ -141,6 +141,29 @@ class LogonNotingPublishStore(PublishStore, Protocol):
         `StoreError`."""
 
 
+@runtime_checkable
+class ClaimingPublishStore(PublishStore, Protocol):
+    """A publish store that knows its acknowledged messages, and numbers the logons of its clients.
+
+    A client reports both at each logon. A server that replicates then knows which messages other servers
+    have. With a store without these methods, the client reports no acknowledged messages. Messages
+    of an unavailable server can then be missing from subscriptions after a failover, until the server is
+    available. All publish stores of Tickertape follow this protocol.
+    """
+
+    @property
+    def persisted_sequence(self) -> int:
+        """Highest sequence of a `discard`, at most `last_sequence`. 0 before the first `discard`.
+
+        It survives as the messages do. After a crash it may be lower, but never higher."""
+
+    def next_session(self, clock: int) -> int:
+        """Return the number of the next logon: at least `clock`, and above all earlier numbers of the store.
+
+        `clock` is the wall clock in microseconds since 1970 UTC. The call need not sync. Raises
+        `StoreError`."""
+
+
 class StoreOptions(ABC):
     """Capacity options of every publish store (see `PublishStore`). Raises `BadOption`."""
 

@@ -71,6 +71,7 @@ class BatchSender:
         self._appending: AppendingPublishStore | None = None
         """The store, if it receives each message before `publish` returns. It excludes append runs."""
         self._buffers = SendBuffers()
+        self._claims = checks.Claims()
         self._recorded, self._unrecorded = self._buffers.recorded, self._buffers.unrecorded
         self.server_topics = ServerTopics()
         """Topics as the server reported them at logon."""
@@ -214,9 +215,12 @@ class BatchSender:
             self._resume(now)
         self._measure()
 
-    def connecting(self, *, eager: bool) -> None:
-        """Prepare for a new connection. `eager`: it requests conflated acknowledgements."""
+    def connecting(self, now: Now, *, eager: bool) -> checks.Claim:
+        """Prepare for a new connection. `eager`: it requests conflated acknowledgements.
+
+        Return the claim of its logon. Raises `StoreError`."""
         self.eager = eager
+        return self._claims.next(self.store, now)
 
     def forked(self) -> None:
         """Close the open run in a forked child."""
@@ -228,9 +232,10 @@ class BatchSender:
     def _connected(self) -> bool:
         return self._refusal is None
 
-    def logged_on(self, last_persisted: int, now: Now) -> None:
+    def logged_on(self, last_persisted: int, now: Now, *, replicating: bool = False) -> None:
         """Start a new connection: discard persisted messages and resend the rest in order.
 
+        `replicating`: the server may lack messages below `last_persisted`, so all are sent again.
         If another process published under this name, the store keeps its messages (`check_taken_over`).
         Raises `StoreError`, and `TopicNotRecorded` if this server cannot persist the stored messages.
         """
@@ -240,7 +245,7 @@ class BatchSender:
             if self._recorded.count:
                 self._flush_buffer(self._recorded)  # while disconnected: into the store, then resent
             self._refusal = None
-            self._outstanding.connect(last_persisted)
+            self._outstanding.connect(last_persisted, replicating=replicating)
             self._buffers.connect()
             self.server_topics.assume(self._own_from, self._recorded.base - 1)
             _note_logon(self.store)
@@ -423,7 +428,8 @@ class BatchSender:
         if self._taken_over is not None:
             self.deletes.lost(self._taken_over, resent=False)
             return
-        store.discard(self.server_topics.last_certain(store.held(), last))
+        if not self._outstanding.replicating:
+            store.discard(self.server_topics.last_certain(store.held(), last))
         if last >= buffer.base:
             buffer.base = checks.first_sequence(last, now)
         self._resending.begin(store)

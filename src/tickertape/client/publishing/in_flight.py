@@ -115,6 +115,8 @@ class UnansweredFrames:
         """Highest sequence sent on any connection."""
         self.last_persisted = 0
         """Last persisted sequence, as reported at logon."""
+        self.replicating = False
+        """Whether the server may lack messages below `last_persisted`."""
 
     def use_store(self, store: PublishStore | None) -> None:
         """Use `store` for messages of persistent topics from now on."""
@@ -122,9 +124,9 @@ class UnansweredFrames:
         if store is not None:
             self.sent_sequence = store.last_sequence
 
-    def connect(self, last_persisted: int) -> None:
+    def connect(self, last_persisted: int, *, replicating: bool) -> None:
         """Start a new connection with the last persisted sequence that the server reported."""
-        self.frame, self.last_persisted = 0, last_persisted
+        self.frame, self.last_persisted, self.replicating = 0, last_persisted, replicating
 
     def sent(self, buffer: SendBuffer, stored: Stored) -> int:
         """Register `stored` as the next frame of `buffer` and return the frame number."""

@@ -1,9 +1,13 @@
-"""Checks of a publish store: free space, sequences and errors."""
+"""Checks of a publish store: free space, sequences, errors, and claims of acknowledged messages.
+
+Invariants:
+- A claim is never above the highest sequence that the publish store had acknowledged.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from tickertape.base.client_limits import message_too_large
 from tickertape.base.errors import (
@@ -20,7 +24,7 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import last_persisted_max, message_bytes_max, message_cost_bytes
 from tickertape.base.text_format import described, wrong_type
 from tickertape.client.limits import foreign_sequences_max
-from tickertape.client.publish_store.protocol import PublishStore, Stored
+from tickertape.client.publish_store.protocol import ClaimingPublishStore, PublishStore, Stored
 
 BATCH_OVERHEAD_BYTES: Final = 128
 """Upper bound of the header, run and padding of a stored batch."""
@@ -148,3 +152,38 @@ def next_sequence(store: PublishStore, last: int, now: Now) -> int:
         return store.last_sequence + 1
     fresh = now.wall * 1000 + 1
     return fresh if last < fresh else first_sequence(last, now)
+
+
+# -- claims -------------------------------------------------------------------------------------------
+
+
+class Claim(NamedTuple):
+    """Fields of a logon."""
+
+    persisted: int = 0
+    session: int = 0
+
+
+_NONE: Final = Claim()
+
+
+class Claims:
+    """Claims of the logons of one client. Their session numbers rise with any store and clock."""
+
+    def __init__(self) -> None:
+        self._session = 0
+
+    def next(self, store: PublishStore | None, now: Now) -> Claim:
+        """Return the claim of the next logon. Raises `StoreError`, also for exceptions of a custom store."""
+        if store is None:
+            return _NONE
+        session = max(now.wall, self._session + 1)
+        persisted = 0
+        if isinstance(store, ClaimingPublishStore):
+            try:
+                persisted = min(store.persisted_sequence, store.last_sequence, last_persisted_max)
+                session = max(session, store.next_session(session))
+            except Exception as error:
+                raise as_store_error(error) from error
+        self._session = session
+        return Claim(max(persisted, 0), session)

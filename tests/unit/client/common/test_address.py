@@ -99,6 +99,9 @@ def test_reprs_show_no_password() -> None:
     info = tt.ConnectionInfo("pricing", uri)
     assert SECRET not in repr(info)
     assert info.uri == uri
+    more = tt.ConnectionInfo("pricing", uri, "ny-1", "ny", behind=True)
+    assert SECRET not in repr(more)
+    assert repr(more).endswith(", instance='ny-1', group='ny', behind=True)")
 
 
 def shown_with_locals(error: BaseException) -> str:
