@@ -43,6 +43,9 @@ class FailoverStore:
         """Messages without an acknowledgement, ascending."""
         self.sent: set[Key] = set()
         self.acknowledged: set[Key] = set()
+        self.claims = rng.random() < 0.8
+        """Whether it reports its acknowledged messages at each logon. Older clients do not."""
+        self._acked_through = self._session = 0
         self._next = 1
         self._resent = False
         """Whether the messages without an acknowledgement were sent on this connection."""
@@ -52,7 +55,10 @@ class FailoverStore:
     def connect(self, engine: LinkedEngine) -> None:
         """Log on at an engine. The messages without an acknowledgement are sent after its answer."""
         self.hear()
-        self.peer = engine.connect(self.name)
+        self._session += 1
+        claim = {"persisted": self._acked_through, "session": self._session} if self.claims else {}
+        self._counts["claims" if claim else "logons without a claim"] += 1
+        self.peer = engine.connect(self.name, **claim)
         self._resent = False
         self.hear()
 
@@ -72,6 +78,9 @@ class FailoverStore:
         if peer is None or peer.logged_on is None:
             return
         last = peer.acked_sequence
+        self._acked_through = max(self._acked_through, last)
+        assert peer.logged_on.replication is not None
+        self._counts["answers behind a claim"] += peer.logged_on.replication.behind
         self.acknowledged |= {(self.publisher, s) for s in self.kept if s <= last}
         self.kept = [sequence for sequence in self.kept if sequence > last]
         if not self._resent:

@@ -20,6 +20,7 @@ def test_all_engines_have_each_message_once_and_links_become_idle(full: bool) ->
         "pair", "chain", "mesh", "one way", "cuts", "kills", "power losses", "failovers", "resent frames",
         "link_connected", "link_disconnected", "link_resynced", "blocked", "removed messages", "messages",
         "connections beside a lost one", "segments_removed", "stable messages", "late messages",
-        "history_lost", "lost rows of old copies",
+        "history_lost", "lost rows of old copies", "claims", "logons without a claim",
+        "answers behind a claim", "publisher_behind",
     ):  # fmt: skip
         assert counts[name], (name, counts)
