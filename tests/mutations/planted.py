@@ -10,6 +10,7 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 from tests.mutations.planted_archive import ARCHIVE_MUTATIONS
 from tests.mutations.planted_bounds import BOUND_MUTATIONS
+from tests.mutations.planted_claims import CLAIM_MUTATIONS
 from tests.mutations.planted_columns import COLUMN_MUTATIONS
 from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
@@ -418,6 +419,7 @@ MUTATIONS: Final = (
     *DESTINATION_MUTATIONS,
     *HOLE_MUTATIONS,
     *BOUND_MUTATIONS,
+    *CLAIM_MUTATIONS,
     *COLUMN_MUTATIONS,
     *SOW_WIRE_MUTATIONS,
     *LINK_MUTATIONS,
