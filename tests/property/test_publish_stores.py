@@ -23,6 +23,7 @@ from tickertape.base.errors import StoreError
 from tickertape.batch.derive import select
 from tickertape.client.publish_store import (
     AppendingPublishStore,
+    ClaimingPublishStore,
     FilePublishStore,
     HybridPublishStore,
     MemoryPublishStore,
@@ -69,6 +70,8 @@ class Machine(RuleBasedStateMachine):
         self.gathered: Messages = {}
         """Messages appended since, or gathered by the client."""
         self.next = 1
+        self.claimed = self.session = 0
+        """Highest settled message, and number of the last logon."""
         self.numbers = count()
 
     def opened(self, path: Path) -> PublishStore:
@@ -139,7 +142,15 @@ class Machine(RuleBasedStateMachine):
     def settle(self, back: int) -> None:
         settled = max(self.held, default=0) - back
         self.store.discard(settled)
+        self.claimed = max(self.claimed, min(settled, self.store.last_sequence))
         self.held = {n: body for n, body in self.held.items() if n > settled}
+
+    @rule(clock=st.integers(0, 1_000))
+    def log_on(self, clock: int) -> None:
+        assert isinstance(self.store, ClaimingPublishStore)
+        session = self.store.next_session(clock)
+        assert session == max(clock, self.session + 1)
+        self.session = session
 
     @precondition(lambda self: self.held)
     @rule(place=st.integers(0, 1_000), bits=st.integers(1, 255), again=st.booleans())
@@ -176,6 +187,9 @@ class Machine(RuleBasedStateMachine):
         self.path = path
         self.store = self.opened(path)
         self.begin()
+        assert isinstance(self.store, ClaimingPublishStore)
+        assert self.store.persisted_sequence <= self.claimed
+        self.claimed = self.store.persisted_sequence
         self.found_after_a_kill()
 
     def check_reopened(self) -> None:
@@ -229,6 +243,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         assert contents(self.store) == self.held
+        assert isinstance(self.store, ClaimingPublishStore)
+        assert self.store.persisted_sequence == self.claimed < min(self.held, default=1 << 64)
         if self.held:
             assert self.store.last_sequence >= max(self.held)
 

@@ -51,6 +51,9 @@ class World:
         self.counts: Counter[str] = Counter()
         self.gathered: list[bytes] = []
         self.first = self.highest = 0
+        self.settled = 0
+        """Highest settled message of any run."""
+        self.session = 0
 
     def life(self, number: int) -> None:
         """Open the store, work until the power is lost, and check its contents."""
@@ -64,6 +67,7 @@ class World:
             store = BacklogFiles(self.path, sync="always")
             self.check(store)
             store.attach("pricing-1")
+            self.session = store.next_session(self.session + 1)
             self.gathered, self.first = [], max(1_000, store.last_sequence + 1)
             for _ in range(STEPS):
                 platter.look(self.path)
@@ -115,7 +119,9 @@ class World:
     def settle(self, store: BacklogFiles) -> None:
         settled = self.first - 1 - self.rng.choice((0, 0, 3, 10))
         self.optional.update(n for n in self.returned if n <= settled)
+        self.settled = max(self.settled, settled)
         store.discard(settled)
+        assert store.persisted_sequence <= self.settled
 
     def refuse(self, store: BacklogFiles) -> None:
         held = store.held()
@@ -134,6 +140,9 @@ class World:
     def check(self, store: BacklogFiles) -> None:
         """Check the contents after power is restored."""
         held = held_messages(store)
+        assert store.persisted_sequence <= self.settled, "it claims messages without an acknowledgement"
+        assert store.persisted_sequence < min(held, default=1 << 64)
+        self.counts["claims after power loss"] += store.persisted_sequence > 0
         assert list(held) == sorted(held)
         missing = {n for n in self.returned if n not in held} - self.optional
         assert not missing, f"lost: {sorted(missing)}"
@@ -166,3 +175,4 @@ def test_publish_store_with_sync_always_keeps_returned_messages_through_power_lo
         shutil.rmtree(directory)
         counts.update(world.counts)
     assert all(counts[event] > 10 for event in ("append", "seal", "put", "settle", "refuse", "found")), counts
+    assert counts["claims after power loss"]

@@ -95,8 +95,8 @@ def test_acknowledged_messages_arrive_late_after_a_failover_to_an_engine_behind(
     assert not publisher.connect(second).behind
 
 
-def test_stored_messages_in_a_hole_are_resent_and_fill_it_late() -> None:
-    """Case C3: a link brought a later message, and nobody else has those in the hole."""
+def test_stored_messages_in_a_hole_are_resent_and_late() -> None:
+    """Case C3: a link brings a later message, and no other server has the messages in the hole."""
     engine, dead = pair()
     publisher = client(engine)
     publisher.connect(engine)
