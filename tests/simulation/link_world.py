@@ -22,6 +22,7 @@ from tickertape.engine.replication.destination.link_places import LinkPlaces
 from tickertape.engine.replication.destination.run_intake import ReplicatedLog
 from tickertape.engine.replication.origins import Origins
 from tickertape.engine.replication.reports import Reports
+from tickertape.engine.replication.whole_topics import WholeTopics
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.holes import PublisherConnection
 from tickertape.engine.runtime.log_writer import LogWriter
@@ -141,7 +142,15 @@ class LinkWorld:
         origins = Origins(msgspec.msgpack.decode(body, type=OriginRecord) for body in records)
         self.places = LinkPlaces(self.exact, MapRecords(), self._places_on_disk())
         self.log = ReplicatedLog(
-            OWN, "local", self.writer, self.exact, registry, origins, Reports(OWN), self.places
+            OWN,
+            "local",
+            self.writer,
+            self.exact,
+            registry,
+            origins,
+            Reports(OWN),
+            self.places,
+            WholeTopics(origins),
         )
         end = self.journal.commits.accepted_end
         kept = sum(at < end for at in self.at)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import Final
+from typing import Final, cast
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.linked_engine import TOPICS, Key, LinkedEngine, PipeEnd, body_of
@@ -26,9 +26,9 @@ QUIET_ROUNDS: Final = 6
 """Rounds without anything to do after which links are idle."""
 
 
-def link_to(number: int, *excluded: str) -> OutgoingLink:
-    """Return the link of all topics to a server."""
-    rule = ReplicationRule(topic=".*", sync=False)
+def link_to(number: int, *excluded: str, topic: str = ".*") -> OutgoingLink:
+    """Return the link of all topics to a server, or of one topic."""
+    rule = ReplicationRule(topic=topic, sync=False)
     return OutgoingLink(destination=f"server-{number}", rules=(rule,), excluded=excluded)
 
 
@@ -46,6 +46,8 @@ class FailoverStore:
         self.claims = rng.random() < 0.8
         """Whether it reports its acknowledged messages at each logon. Older clients do not."""
         self._acked_through = self._session = 0
+        self.answers: list[tuple[LinkedEngine, set[Key]]] = []
+        """Engines and the messages that they acknowledged since the last check."""
         self._next = 1
         self._resent = False
         """Whether the messages without an acknowledgement were sent on this connection."""
@@ -81,7 +83,10 @@ class FailoverStore:
         self._acked_through = max(self._acked_through, last)
         assert peer.logged_on.replication is not None
         self._counts["answers behind a claim"] += peer.logged_on.replication.behind
-        self.acknowledged |= {(self.publisher, s) for s in self.kept if s <= last}
+        new = {(self.publisher, s) for s in self.kept if s <= last}
+        if new:
+            self.acknowledged |= new
+            self.answers.append((cast("LinkedEngine", peer.world), new))
         self.kept = [sequence for sequence in self.kept if sequence > last]
         if not self._resent:
             self._resent = True
@@ -107,12 +112,16 @@ class FailoverStore:
 class LinkedEngines:
     """Engines, links between them, publishers, and faults."""
 
-    def __init__(self, seed: int, counts: Counter[str], topology: str = "") -> None:
+    def __init__(self, seed: int, counts: Counter[str], topology: str = "", *, partial: bool = False) -> None:
+        """`partial`: links pass one of two topics."""
         self.rng = Random(seed)
         self.counts = counts
         self.topology = topology or self.rng.choice([*TOPOLOGIES, ONE_WAY])
         counts[self.topology] += 1
         self.edges = ((0, 1),) if self.topology == ONE_WAY else TOPOLOGIES[self.topology]
+        self.passed = TOPICS[:1] if partial else TOPICS
+        """Topics that links pass."""
+        rule = TOPICS[0] if partial else ".*"
         excluded = ("replicate",) if self.topology == ONE_WAY else ()
         numbers = range(2 if self.topology in ("pair", ONE_WAY) else 3)
         self.copied: tuple[LinkedEngine, StrictDisk, int] | None = None
@@ -127,7 +136,7 @@ class LinkedEngines:
             LinkedEngine(
                 self.rng.getrandbits(32),
                 number,
-                tuple(link_to(other, *excluded) for at, other in self.edges if at == number),
+                tuple(link_to(other, *excluded, topic=rule) for at, other in self.edges if at == number),
                 counts,
                 retention,
             )
@@ -228,6 +237,7 @@ class LinkedEngines:
         engine.restore(copy)
         for store in self.stores:
             store.hear()
+            store.answers.clear()  # of the newer log
         acknowledged = {key for store in self.stores for key in store.acknowledged}
         self.lost = acknowledged - {key for one in self.engines for key in one.persisted.values()}
         self.counts["lost acknowledged messages"] += len(self.lost)
@@ -245,6 +255,7 @@ class LinkedEngines:
             self.rng.choice((self.cut, self.crash))()
         if self.rng.random() < 0.01:
             self.check_stable()
+        self.check_answers()
 
     def run(self, steps: int) -> None:
         """Take random steps. At times an engine then starts on an old copy, and more steps follow."""
@@ -294,6 +305,7 @@ class LinkedEngines:
             engine.settle()
         for store in self.stores:
             store.hear()
+        self.check_answers()
         return done + sum(len(engine.persisted) for engine in self.engines) - sum(before)
 
     def check(self) -> None:
@@ -309,14 +321,41 @@ class LinkedEngines:
         self.check_stable()
         for engine in self.engines:
             self.counts["late messages"] += engine.late
-            keys = [*engine.persisted.values()]
-            twice = [key for key, count in Counter(keys).items() if count > 1]
+            keys = {*engine.persisted.values()}
+            first = engine.broker.journal.view.first_position
+            # A resent message of another topic is stored again after its removal.
+            once = [key for at, key in engine.persisted.items() if at >= first or self._is_passed(key)]
+            twice = [key for key, count in Counter(once).items() if count > 1]
             assert not twice, (engine.instance, "twice", twice[:5])
-            lacking = everything - {*keys}
+            self.counts["stored again"] += len(engine.persisted) - len(keys)
+            lacking = {*filter(self._is_passed, everything)} - keys
             assert not lacking, (engine.instance, "lacks", sorted(lacking)[:5])
             self._check_rows(engine)
             self._check_holes(engine, everything)
         self.counts["messages"] += len(everything)
+
+    def _is_passed(self, key: Key) -> bool:
+        """Return whether links pass a message."""
+        return TOPICS[key[1] % 2] in self.passed
+
+    def check_answers(self) -> None:
+        """Messages are on the disk of the engine that acknowledged them, or retention removed them from any
+        log."""
+        for store in self.stores:
+            for engine, keys in store.answers:
+                lacking = keys - {*engine.persisted.values()}
+                if lacking and lacking - self._removed():
+                    raise AssertionError(engine.instance, "acknowledged without a copy", sorted(lacking)[:5])
+            store.answers.clear()
+
+    def _removed(self) -> set[Key]:
+        """Return the messages that retention removed from any log."""
+        return {
+            key
+            for engine in self.engines
+            for at, key in engine.persisted.items()
+            if at < engine.broker.journal.view.first_position
+        }
 
     def _check_holes(self, engine: LinkedEngine, everything: set[Key]) -> None:
         """Only sequences that no log has are in holes."""
@@ -325,7 +364,8 @@ class LinkedEngines:
         for store in self.stores:
             for hole in exact.known.holes(store.publisher):
                 inside = {(store.publisher, s) for s in range(hole.first, hole.last + 1)}
-                assert not inside & everything, (engine.instance, "a hole has stored messages", hole)
+                stored = {*filter(self._is_passed, inside & everything)}
+                assert not stored, (engine.instance, "a hole has stored messages", hole)
         self.counts["open holes at the end"] += exact.known.count
 
     def check_stable(self) -> None:
@@ -336,7 +376,7 @@ class LinkedEngines:
         for engine in self.engines:
             assert engine.broker.links is not None
             stable = engine.broker.links.stable
-            rows = {key for at, key in engine.persisted.items() if at < stable}
+            rows = {key for at, key in engine.persisted.items() if at < stable and self._is_passed(key)}
             for keys in stored:
                 assert rows <= keys, (engine.instance, "a stable row is missing")
             self.counts["stable messages"] += len(rows)

@@ -23,6 +23,7 @@ from tickertape.engine.replication.destination.run_intake import ReplicatedLog
 from tickertape.engine.replication.log_facts import LogFacts
 from tickertape.engine.replication.reports import Group, ReportWriter
 from tickertape.engine.replication.source.routed_log import SourceLog
+from tickertape.engine.replication.whole_topics import WholeTopics
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import ReadLog
 from tickertape.engine.runtime.holes import PublisherConnection
@@ -169,6 +170,7 @@ class ReplicatingLog:
             self.facts.origins,
             self.facts.reports,
             self.places,
+            WholeTopics(self.facts.origins),
         )
         self._outbox = make_outbox()
         self.source_log = SourceLog(self.view, LogReads(self._outbox), self.facts.starts, self.facts.origins)

@@ -24,3 +24,13 @@ def test_all_engines_have_each_message_once_and_links_become_idle(full: bool) ->
         "answers behind a claim", "publisher_behind",
     ):  # fmt: skip
         assert counts[name], (name, counts)
+
+
+def test_links_of_one_topic_leave_all_acknowledged_messages_on_disk(full: bool) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(SEEDS_FULL if full else SEEDS):
+        world = LinkedEngines(seed, counts, partial=True)
+        world.run(world.rng.choice((100, 250, 400)))
+        world.heal()
+    for name in ("failovers", "resent frames", "power losses", "late messages", "removed messages"):
+        assert counts[name], (name, counts)

@@ -199,6 +199,8 @@ holes_record_bytes: Final = 256
 """Size of a control record of holes beside them, at most."""
 after_records_bytes: Final = 2 * KIB
 """Space of the control records that precede a run of a publisher, and of last records beside their rows."""
+resent_search_sequences: Final = 4_096
+"""Sequences behind a resent message that one search of the log includes, for the frames that follow."""
 place_record_bytes: Final = 64
 """Size of a place of another log among the last records of a commit, beside its body."""
 link_step_messages_max: Final = 2_048
@@ -351,6 +353,8 @@ incoming_links_max: Final = 64
 """Links to one server."""
 routed_topics_kept_max: Final = 4_096
 """Topics with a cached rule of one destination, or without one."""
+link_rule_sets_kept_max: Final = 256
+"""Distinct rules of incoming links since the start. Above it, no topic counts as brought whole."""
 link_mismatches_max: Final = 100
 """Mismatches that a validation of one link describes. It counts further ones."""
 link_step_bytes: Final = 256 * KIB

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I1, I8, Bools, Int64s
 from tickertape.engine.commands.body_validation import PartialRejection, refusing
@@ -32,6 +33,7 @@ from tickertape.engine.sow.accepted import TopicDelete, TopicKeys
 from tickertape.engine.sow.commands import StateCommands
 from tickertape.engine.sow.registry import FrameKeys
 from tickertape.engine.sow.state.delete import NO_COUNTS
+from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.wire.commands import Deleted, Publish
 from tickertape.wire.settlement import QUEUE_TOPIC
 from tickertape.wire.sow_command import SOW_TOPIC
@@ -97,6 +99,11 @@ class FrameRequests:
         if SOW_TOPIC in batch.topics or batch.message_flags is not None:
             topics = [] if keys is None else keys.topics
             self._state = StateCommands(services.states, session, batch, known, topics)
+
+    @property
+    def numbers(self) -> Sequence[int] | None:
+        """Numbers of the messages in the frame. None: all."""
+        return self._frame.numbers
 
     def look_up(self) -> Steps[None]:
         """Read everything that the requests need from the log and the states. Before, wait for searches of
@@ -193,10 +200,32 @@ class FrameRequests:
         return rest, rejections
 
 
-class RequestLookup(ReadTask[None]):
-    """Look-up for the requests of a frame, or check of its keys. Later frames of the connection wait."""
+class ResentSearch:
+    """Search of the log for messages of a frame that links may not have brought."""
 
-    def __init__(self, session: Session, frame: PublishFrame, requests: FrameRequests | KeyCheck) -> None:
+    def __init__(
+        self, steps: Generator[ReadRequest | None, Buffer, None], numbers: Sequence[int] | None
+    ) -> None:
+        self._steps = steps
+        self.numbers = numbers
+        """Numbers of the messages in the frame. None: all."""
+
+    def look_up(self) -> Steps[None]:
+        """Search the log."""
+        yield from self._steps
+
+    def close(self) -> None:
+        """End the search early."""
+        self._steps.close()
+
+
+class RequestLookup(ReadTask[None]):
+    """Look-up for the requests of a frame, check of its keys, or search for its messages. Later frames of
+    the connection wait."""
+
+    def __init__(
+        self, session: Session, frame: PublishFrame, requests: FrameRequests | KeyCheck | ResentSearch
+    ) -> None:
         super().__init__(requests.look_up(), session.conn)
         self.session = session
         self.frame = frame

@@ -37,6 +37,7 @@ from tickertape.engine.commands.frame_requests import (
     PublishFrame,
     RequestLookup,
     RequestLookups,
+    ResentSearch,
     has_requests,
 )
 from tickertape.engine.commands.key_checks import KeyCheck
@@ -135,7 +136,7 @@ class PublishHandler:
             if isinstance(held.requests, KeyCheck):
                 check = held.requests
                 self._continue(session, held.frame, check.numbers, check, recorded=True, look_up=False)
-            else:
+            elif isinstance(held.requests, FrameRequests):
                 self._execute(session, held.frame, held.requests)
             for waiting in held.waiting:
                 if isinstance(waiting, PublishFrame):
@@ -155,17 +156,34 @@ class PublishHandler:
         good, numbers, rejections = self._checks.admit(command, batch)
         for split in rejections:
             self._reject(session, split)
-        if good is None:
-            return
+        if good is not None:
+            self._admitted(session, PublishFrame(command, good), numbers, recorded, look_up=look_up)
+
+    def _admitted(
+        self,
+        session: Session,
+        frame: PublishFrame,
+        numbers: Sequence[int] | None,
+        recorded: bool,
+        *,
+        look_up: bool,
+    ) -> None:
+        """Handle a checked frame."""
+        command, good = frame
+        if look_up and recorded and command.sequenced and self._writer.exact is not None:
+            search = self._writer.exact.look_up(session.publisher, good, session.publishing)
+            if search is not None:
+                self._look_up(RequestLookup(session, frame, ResentSearch(search, numbers)))
+                return
         if not (recorded and self._has_states):
-            self._continue(session, PublishFrame(command, good), numbers, None, recorded, look_up=look_up)
+            self._continue(session, frame, numbers, None, recorded, look_up=look_up)
             return
         known = self._known(session, command, good)
         check = KeyCheck(self._states, command, good, known, session.publisher, numbers)
         if look_up and check.needs_look_up():
-            self._look_up(RequestLookup(session, PublishFrame(command, good), check))
+            self._look_up(RequestLookup(session, frame, check))
         else:
-            self._continue(session, PublishFrame(command, good), numbers, check, recorded, look_up=look_up)
+            self._continue(session, frame, numbers, check, recorded, look_up=look_up)
 
     def _continue(
         self,
@@ -264,12 +282,26 @@ class PublishHandler:
         if self._writer.commits.stopping:
             lookup.requests.close()
             return  # no writes any more: without an acknowledgement, the client sends the frame again
-        if isinstance(lookup.requests, KeyCheck):
-            check = lookup.requests
-            self._continue(session, lookup.frame, check.numbers, check, recorded=True, look_up=True)
+        requests = lookup.requests
+        if isinstance(requests, ResentSearch) or self._is_outdated(lookup):
+            if isinstance(requests, ResentSearch):
+                lookup.result()
+            requests.close()
+            self._admitted(session, lookup.frame, requests.numbers, recorded=True, look_up=True)
+        elif isinstance(requests, KeyCheck):
+            self._continue(session, lookup.frame, requests.numbers, requests, recorded=True, look_up=True)
         else:
-            self._execute(session, lookup.frame, lookup.requests)
+            self._execute(session, lookup.frame, requests)
         self._resume(session, lookup.waiting)
+
+    def _is_outdated(self, lookup: RequestLookup) -> bool:
+        """Return whether links raised the highest sequence during a look-up above messages of its frame, so
+        that they must be searched first."""
+        exact, (command, batch) = self._writer.exact, lookup.frame
+        if exact is None or not command.sequenced:
+            return False
+        session = lookup.session
+        return exact.look_up(session.publisher, batch, session.publishing) is not None
 
     def _resume(self, session: Session, waiting: deque[PublishFrame | Callable[[], None]]) -> None:
         """Handle waiting frames, up to the next one that needs a look-up."""

@@ -12,11 +12,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
+from tickertape.base.interfaces import Buffer
 from tickertape.base.names import LINK_TOPIC
 from tickertape.batch import (
     KIND_CONTROL,
@@ -28,7 +29,7 @@ from tickertape.batch import (
     select,
     slice_batch,
 )
-from tickertape.batch.format import Int64s
+from tickertape.batch.format import Bools, Int64s, UInt64s
 from tickertape.engine.limits import (
     after_records_bytes,
     hole_bytes,
@@ -48,6 +49,7 @@ from tickertape.journal.format.replication_records import (
     holes,
 )
 from tickertape.journal.journal import AcceptedBatch, Journal
+from tickertape.journal.reading.log_view import ReadRequest
 
 _RESERVED: Final = 3
 """Timestamps of control records that may precede a begun run: two about its publisher, and one of last
@@ -137,6 +139,21 @@ class LinkedRun(NamedTuple):
     """Microseconds since 1970 UTC."""
 
 
+class ResentMessages(Protocol):
+    """Decides about messages of clients at or below the highest sequence of their publisher that the holes do
+    not admit."""
+
+    def admitted(
+        self, publisher: int, batch: MessageBatch, rows: Int64s, connection: PublisherConnection
+    ) -> Int64s:
+        """Return the messages of `rows` to append nevertheless, ascending."""
+
+    def look_up(
+        self, publisher: int, batch: MessageBatch, rows: Int64s, connection: PublisherConnection
+    ) -> Generator[ReadRequest | None, Buffer, None] | None:
+        """Return the search for messages of `rows` that must precede `admitted`. None: it needs none."""
+
+
 class ExactAppend:
     """Appends to a log whose publishers may send messages that other logs have."""
 
@@ -155,7 +172,34 @@ class ExactAppend:
         self._clock = clock
         self._places: dict[bytes, _MovedPlace] = {}
         """Places whose records end the open commit, by their log."""
+        self._resent: ResentMessages | None = None
         journal.end_commits_with(self)
+
+    def decide_resent_with(self, resent: ResentMessages) -> None:
+        """Append messages that holes do not admit, if `resent` says so."""
+        self._resent = resent
+
+    def look_up(
+        self, publisher: int, batch: MessageBatch, connection: PublisherConnection
+    ) -> Generator[ReadRequest | None, Buffer, None] | None:
+        """Return the search that must precede `append` and `admitted` of a batch. None: it needs none."""
+        if self._resent is None or batch.first_run.first_sequence > self.known.highest(publisher):
+            return None
+        rows = self._duplicates(publisher, batch.sequences, connection)
+        return self._resent.look_up(publisher, batch, rows, connection) if len(rows) else None
+
+    def admitted(self, publisher: int, batch: MessageBatch, connection: PublisherConnection) -> Bools:
+        """Return which messages of a batch of a client `append` would append."""
+        wanted = self.known.admitted(publisher, batch.sequences, connection.received)
+        if self._resent is not None and not wanted.all():
+            rows = self._duplicates(publisher, batch.sequences, connection)
+            wanted[self._resent.admitted(publisher, batch, rows, connection)] = True
+        return wanted
+
+    def _duplicates(self, publisher: int, sequences: UInt64s, connection: PublisherConnection) -> Int64s:
+        """Return the messages that the holes do not admit, and that arrive in order on the connection."""
+        admitted = self.known.admitted(publisher, sequences, 0)
+        return (~admitted & (sequences > np.uint64(connection.received))).nonzero()[0]
 
     def append(self, publisher: int, batch: MessageBatch, connection: PublisherConnection) -> int:
         """Append the messages of a batch of a client that are not duplicates. Return the number of
@@ -173,6 +217,9 @@ class ExactAppend:
         sequences = batch.sequences
         split = known.split(publisher, sequences, from_link=False)
         start, late = split.above, split.late
+        if self._resent is not None and split.duplicates:
+            rows = self._duplicates(publisher, sequences, connection)
+            late = np.union1d(late, self._resent.admitted(publisher, batch, rows, connection))
         late = late[sequences[late] > np.uint64(connection.received)]
         connection.take(int(sequences[-1]))
         duplicates = start - len(late)
@@ -328,7 +375,10 @@ class ExactAppend:
     def _append_late(self, publisher: int, batch: MessageBatch, rows: Int64s, *, more: bool) -> None:
         part = as_late(select(batch, rows))
         self.make_room(part)
-        self.known.fill(publisher, batch.sequences[rows])
+        sequences = batch.sequences[rows]
+        inside = self.known.inside(publisher, sequences, from_link=True)
+        if inside.any():  # resent messages may be in none
+            self.known.fill(publisher, sequences[inside])
         self._append_part(publisher, part, rows, more=more)
 
     def _append_part(self, publisher: int, part: MessageBatch, rows: Int64s, *, more: bool = False) -> None:

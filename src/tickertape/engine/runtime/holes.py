@@ -90,6 +90,15 @@ class SequenceSplit(NamedTuple):
     """Number of the others."""
 
 
+class SearchedSequences(NamedTuple):
+    """Rising sequences of a publisher that were searched in the log, at or below its highest one and in no
+    hole."""
+
+    sequences: UInt64s
+    absent: UInt64s
+    """Those that the log lacks."""
+
+
 class PublisherConnection:
     """Connection of a publisher: the acknowledged messages that it claims, and the last one stored from it.
 
@@ -105,6 +114,12 @@ class PublisherConnection:
         """Highest sequence that arrived on the connection. Lower ones that follow are duplicates."""
         self.opened: ClaimedHole | None = None
         """Hole that the claim opened, until its event is logged."""
+        self.searched: SearchedSequences | None = None
+        """Result of the last search for resent messages."""
+
+    def note_searched(self, searched: SearchedSequences) -> None:
+        """Note the result of a search. No other connection stores messages of the publisher meanwhile."""
+        self.searched = searched
 
     def stored(self, last: int) -> None:
         """Note the last sequence that was stored from the connection."""
@@ -239,6 +254,13 @@ class KnownSequences:
         wanted[late] = True
         wanted[above:] = True
         return wanted & (sequences > np.uint64(received))
+
+    def inside(self, publisher: int, sequences: UInt64s, *, from_link: bool) -> Bools:
+        """Return which sequences are in a hole that admits them."""
+        own = self._holes.get(publisher)
+        if own is None:
+            return np.zeros(len(sequences), np.bool_)
+        return own.contain(sequences, from_link=from_link)
 
     def has_before(self, position: int) -> bool:
         """Return whether the record of an open hole is before a position."""

@@ -154,7 +154,7 @@ class LogWriter:
     def known(self, publisher: int, batch: MessageBatch, connection: PublisherConnection) -> Bools:
         """Return which messages of a sequenced batch of a client are duplicates."""
         if self.exact is not None:
-            return ~self.exact.known.admitted(publisher, batch.sequences, connection.received)
+            return ~self.exact.admitted(publisher, batch, connection)
         return batch.sequences <= np.uint64(self._journal.highest.get(publisher, 0))
 
     def reserve(self, nbytes: int) -> None:

@@ -476,13 +476,13 @@ def fold_topic(
             parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
         except JournalCorrupt as error:
             damage.append(error)
-            reader = LogReader(view, _after_damage(view, reader.position, error.offset), topic)
+            reader = LogReader(view, after_damage(view, reader.position, error.offset), topic)
             continue
         for part in parts:
             take(part)
 
 
-def _after_damage(view: LogView, position: int, offset: int) -> int:
+def after_damage(view: LogView, position: int, offset: int) -> int:
     """Return the first position after the block with byte `offset`, in the segment of `position`."""
     segment = view.segment_of(position)
     if segment is None:

@@ -26,6 +26,7 @@ from tickertape.engine.replication.origins import Origin, Origins
 from tickertape.engine.replication.places import LogStart, LogStarts
 from tickertape.engine.replication.reports import Reports
 from tickertape.engine.replication.routes import TRAVELLING_RECORDS
+from tickertape.engine.replication.whole_topics import WholeTopics
 from tickertape.engine.runtime.exact_append import ExactAppend, LinkedRun
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.publisher_ids import (
@@ -63,6 +64,7 @@ class ReplicatedLog(NamedTuple):
     origins: Origins
     reports: Reports
     places: LinkPlaces
+    whole: WholeTopics
 
 
 class _RecordOfRun(NamedTuple):

@@ -9,6 +9,7 @@ from tickertape.engine.replication.destination.link_destination import LinkDesti
 from tickertape.engine.replication.destination.run_intake import ReplicatedLog
 from tickertape.engine.replication.links.link_row import LinkCounters, LinkRow, LinkState
 from tickertape.engine.replication.links.sides import facts_of, linked_source, newest_start
+from tickertape.engine.replication.routes import RuleSet
 from tickertape.engine.replication.server_checks import origins_of_link
 from tickertape.wire.link import (
     DestinationCommand,
@@ -72,9 +73,11 @@ class DestinationEnd:
         self.start = newest_start(side)
         """Start of the running source."""
         facts = facts_of(side)
-        origins = () if facts.link is None else origins_of_link(facts, facts.link)
+        origins = [] if facts.link is None else [*origins_of_link(facts, facts.link)]
         self.reported: LinkedSource = linked_source(side, origins)
         """The link as other handshakes of this server report it."""
+        if facts.link is not None:
+            log.whole.opened(RuleSet(facts.link.rules, facts.topics.derived), origins)
         self.taker = LinkDestination(log, side)
         self.writable = True
 

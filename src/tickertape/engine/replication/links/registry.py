@@ -7,7 +7,7 @@ Invariant: a place and an acknowledgement leave this log only when it is persist
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from tickertape.base.errors import (
     TickertapeError,
@@ -26,8 +26,10 @@ from tickertape.engine.replication.links.pins import LinkPins
 from tickertape.engine.replication.links.replication import Replication
 from tickertape.engine.replication.links.reporting import Reporting
 from tickertape.engine.replication.links.source_end import OutgoingState, SourceEnd
+from tickertape.engine.replication.resent_messages import ResentTopics
 from tickertape.engine.replication.source.link_source import LinkSource
 from tickertape.engine.replication.source.routed_log import SourceLog
+from tickertape.engine.replication.whole_topics import WholeTopics
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.effects import SendLink
 from tickertape.engine.runtime.holes import forgotten_holes
@@ -50,6 +52,7 @@ class LinkRegistry:
         self._commits = parts.journal.commits
         self._start = replication.start
         self._places = LinkPlaces(exact, FactPlaceRecords(facts), [*facts.places])
+        whole = WholeTopics(facts.origins)
         log = ReplicatedLog(
             parts.journal.journal_id,
             self._commits.level,
@@ -59,7 +62,10 @@ class LinkRegistry:
             facts.origins,
             facts.reports,
             self._places,
+            whole,
         )
+        self._resent = ResentTopics(parts.journal, exact.known, whole)
+        exact.decide_resent_with(self._resent)
         source_log = SourceLog(parts.journal.view, parts.reads, facts.starts, facts.origins)
         derived = replication.topics.derived
         self._outgoing = {link.destination: OutgoingState(link, derived) for link in replication.destinations}
@@ -144,9 +150,10 @@ class LinkRegistry:
 
     # -- the log --------------------------------------------------------------------------------------
 
-    def accepted(self, batches: Iterable[AcceptedBatch]) -> None:
+    def accepted(self, batches: Sequence[AcceptedBatch]) -> None:
         """Note batches that were appended to the log."""
         self._reporting.accepted(batches)
+        self._resent.accepted(batches)
         event = forgotten_holes(self._parts.writer.take_closed_holes())
         if event is not None:
             self._outbox.put(event)
@@ -155,6 +162,7 @@ class LinkRegistry:
         """Continue after more of the log was persisted, or after space became free."""
         end = self._commits.persisted_end
         self._places.log_persisted(end)
+        self._resent.log_persisted(end)
         self._reporting.close_holes()
         self._handshakes.take_early()
         for one in [*self._connections.ends.values()]:

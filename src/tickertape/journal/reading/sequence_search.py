@@ -1,0 +1,53 @@
+"""Sequence search: finds which sequences of a publisher in a range the log has.
+
+Unreadable blocks are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+
+from tickertape.base.errors import JournalCorrupt, TickertapeError
+from tickertape.base.interfaces import Buffer
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import U8, Bools, UInt64s
+from tickertape.journal.reading.log_reader import LogReader, after_damage
+from tickertape.journal.reading.log_view import LogView, ReadRequest
+
+
+def find_sequences(
+    view: LogView, publisher: int, low: int, high: int
+) -> Generator[ReadRequest | None, Buffer, UInt64s]:
+    """Return the ascending sequences from `low` to `high` of the persisted messages of a publisher.
+
+    Yields None to let other work run, and is sent `b""` for it."""
+    found: list[UInt64s] = [np.empty(0, U8)]
+    for segment in [*view.segments]:
+        for place in segment.index.places_between(publisher, low, high):
+            end = segment.end_position if place.next_position is None else place.next_position
+            reader = LogReader(view, place.first_position)
+            while view.has(segment) and reader.position < end:
+                try:
+                    step = reader.poll()
+                    if step is None:
+                        break
+                    parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+                except JournalCorrupt as error:
+                    reader = LogReader(view, after_damage(view, reader.position, error.offset))
+                    continue
+                except TickertapeError:
+                    if view.has(segment):
+                        raise
+                    break  # retention removed the segment meanwhile
+                found += [_between(part.batch, publisher, low, high) for part in parts]
+                yield None
+    return np.unique(np.concatenate(found))
+
+
+def _between(batch: MessageBatch, publisher: int, low: int, high: int) -> UInt64s:
+    """Return the sequences from `low` to `high` of the messages of a publisher in a batch."""
+    sequences: UInt64s = batch.sequences[batch.publishers == np.uint64(publisher)]
+    wanted: Bools = (sequences >= np.uint64(low)) & (sequences <= np.uint64(high))
+    return sequences[wanted]
