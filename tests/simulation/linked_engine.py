@@ -69,6 +69,7 @@ class LinkedEngine(EngineWorld):
         """Messages on the disk by position, also those that retention has removed."""
         self.late = 0
         """Runs with late messages."""
+        self.starts = 0
         super().__init__(seed, counts=counts, segment_bytes=4_096, retention=retention)
         self.wall += Random(seed).choice((0, 0, -700_000, 900_000))
 
@@ -92,6 +93,7 @@ class LinkedEngine(EngineWorld):
         for end in [*self.ends.values()]:
             end.vanish()
         super().open()
+        self.starts += 1
         self.fatal = None
         end_of_log = self.broker.journal.commits.persisted_end
         self.persisted = {at: key for at, key in self.persisted.items() if at < end_of_log}

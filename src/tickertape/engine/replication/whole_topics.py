@@ -1,7 +1,7 @@
-"""Whole topics: topics of which incoming links bring all messages, in the order of their origins.
+"""Whole topics: incoming links bring all of their messages.
 
-Only then does a message at or below the highest sequence of its publisher have to be in this log. A link
-with rules for other topics raises the highest sequence without the messages of this one.
+A message of a whole topic at or below the highest sequence of its publisher is in this log. A link with rules
+for other topics raises the highest sequence without the messages of this one.
 
 Invariants:
 - A topic counts as whole only if all links whose messages this log has bring it without a filter.
