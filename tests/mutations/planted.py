@@ -29,6 +29,7 @@ from tests.mutations.planted_pairs import PAIR_MUTATIONS
 from tests.mutations.planted_queries import QUERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
+from tests.mutations.planted_resent import RESENT_MUTATIONS
 from tests.mutations.planted_routes import ROUTE_MUTATIONS
 from tests.mutations.planted_sow_admin import SOW_ADMIN_MUTATIONS
 from tests.mutations.planted_sow_checkpoints import SOW_CHECKPOINT_MUTATIONS
@@ -427,6 +428,7 @@ MUTATIONS: Final = (
     *PAIR_MUTATIONS,
     *LINK_END_MUTATIONS,
     *LINK_SERVER_MUTATIONS,
+    *RESENT_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUERY_MUTATIONS,

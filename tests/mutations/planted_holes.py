@@ -67,8 +67,8 @@ HOLE_MUTATIONS: Final = (
     _of_filter(
         "holes of a batch are recorded in the commit before it",
         _EXACT,
-        "        self.make_room(part)\n        self.known.fill(publisher, batch.sequences[rows])\n",
-        "        self.known.fill(publisher, batch.sequences[rows])\n        self.make_room(part)\n",
+        "        self.make_room(part)\n        self._fill(publisher, batch.sequences[rows])\n",
+        "        self._fill(publisher, batch.sequences[rows])\n        self.make_room(part)\n",
     ),
     _of_filter(
         "a commit ends without its records of holes",

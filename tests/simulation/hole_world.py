@@ -37,6 +37,7 @@ from tickertape.journal.format.retired_state import is_expired
 from tickertape.journal.journal import Journal
 from tickertape.journal.offline.verify import verify
 from tickertape.journal.reading.log_reader import find_bookmark, positions_of_run
+from tickertape.journal.reading.sequence_search import find_sequences
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.retention import gather, removable
 from tickertape.testing.disk import StrictDisk
@@ -418,6 +419,10 @@ class HoleWorld:
             end = self.journal.commits.persisted_end
             run = drive(self.disk, positions_of_run(view, publisher, first, count, end))
             assert run.tolist() == sorted(wanted)
+            sequences = drive(self.disk, find_sequences(view, publisher, first, first + count - 1))
+            assert sequences.tolist() == sorted(
+                key[1] for key in positions if key[0] == publisher and 0 <= key[1] - first < count
+            )
         for (publisher, sequence), position in self.rng.sample(sorted(positions.items()), min(9, len(found))):
             assert drive(self.disk, find_bookmark(view, publisher, sequence)) == position
 

@@ -20,9 +20,9 @@ from tickertape.batch import RUN_LATE, BatchBuilder, MessageBatch
 from tickertape.engine.replication.destination.link_destination import LinkDestination
 from tickertape.engine.replication.destination.link_places import LinkPlaces
 from tickertape.engine.replication.destination.run_intake import ReplicatedLog
+from tickertape.engine.replication.destination.whole_topics import WholeTopics
 from tickertape.engine.replication.origins import Origins
 from tickertape.engine.replication.reports import Reports
-from tickertape.engine.replication.whole_topics import WholeTopics
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.holes import PublisherConnection
 from tickertape.engine.runtime.log_writer import LogWriter

@@ -20,10 +20,10 @@ from tickertape.engine.log_reads.log_scan import PersistedReader
 from tickertape.engine.replication.destination.link_places import LinkPlaces
 from tickertape.engine.replication.destination.place_records import FactPlaceRecords
 from tickertape.engine.replication.destination.run_intake import ReplicatedLog
+from tickertape.engine.replication.destination.whole_topics import WholeTopics
 from tickertape.engine.replication.log_facts import LogFacts
 from tickertape.engine.replication.reports import Group, ReportWriter
 from tickertape.engine.replication.source.routed_log import SourceLog
-from tickertape.engine.replication.whole_topics import WholeTopics
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import ReadLog
 from tickertape.engine.runtime.holes import PublisherConnection

@@ -1,11 +1,12 @@
 """Exact append: appends batches without the messages that the log has, and records its open holes.
 
-Sequences in open holes are appended as late runs. Each commit that opens or fills a hole ends with a `holes`
+Sequences in open holes, and resent messages that links do not bring, are appended as late runs. Each commit that opens or fills a hole ends with a `holes`
 record of its publisher, and a commit with rows of a link with the place of the source. `RunStamps` makes the
 stamps of all runs.
 
 Invariants:
-- A sequence at or below the highest one of its publisher is never appended again, unless it is in a hole.
+- A sequence at or below the highest one of its publisher is never appended again, unless it is in a hole, or
+  the log lacks it and links may not bring its topic.
 - A hole changes in the commit of the rows that change it, and this commit records it.
 - An assigned sequence is never used again, even if a crash removed its message.
 """
@@ -375,11 +376,14 @@ class ExactAppend:
     def _append_late(self, publisher: int, batch: MessageBatch, rows: Int64s, *, more: bool) -> None:
         part = as_late(select(batch, rows))
         self.make_room(part)
-        sequences = batch.sequences[rows]
-        inside = self.known.inside(publisher, sequences, from_link=True)
-        if inside.any():  # resent messages may be in none
-            self.known.fill(publisher, sequences[inside])
+        self._fill(publisher, batch.sequences[rows])
         self._append_part(publisher, part, rows, more=more)
+
+    def _fill(self, publisher: int, sequences: UInt64s) -> None:
+        """Remove rising sequences from the holes of a publisher. Resent messages may be in none."""
+        inside = self.known.inside(publisher, sequences, from_link=True)
+        if inside.any():
+            self.known.fill(publisher, sequences[inside])
 
     def _append_part(self, publisher: int, part: MessageBatch, rows: Int64s, *, more: bool = False) -> None:
         """Append the messages `rows` of a batch. The caller ends the open commit first, if

@@ -1,7 +1,8 @@
 """Log writer: appends messages to the log with their publisher, sequence and timestamp.
 
 Invariants:
-- A sequence at or below the highest one of its publisher is never appended again, unless it is in a hole.
+- A sequence at or below the highest one of its publisher is never appended again, unless it is in a hole, or
+  the log lacks it and links may not bring its topic.
 - Messages of one connection keep their order.
 - Timestamps rise with each run.
 """

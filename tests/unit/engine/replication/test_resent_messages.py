@@ -17,7 +17,7 @@ from tickertape.base.names import publisher_id
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.commands import key_checks
 from tickertape.engine.limits import resent_search_sequences
-from tickertape.engine.replication import resent_messages
+from tickertape.engine.replication.destination import resent_messages
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import registry
 from tickertape.journal.reading.sequence_search import find_sequences
@@ -160,7 +160,7 @@ def test_thousands_of_resent_messages_need_one_search_for_each_range(monkeypatch
     assert searches.ranges == [(1, resent_search_sequences), (resent_search_sequences + 1, count)]
 
 
-def test_messages_accepted_before_their_search_are_found_although_the_disk_lacks_them() -> None:
+def test_messages_accepted_before_a_search_are_found_although_the_disk_lacks_some() -> None:
     _, engine, peer = brought()
     send(peer, range(2, 6))
     while engine.broker.has_work:
@@ -173,7 +173,7 @@ def test_messages_accepted_before_their_search_are_found_although_the_disk_lacks
     assert stored(engine) == [2, 4, 3, 5]
 
 
-def test_message_that_retention_removed_is_stored_again() -> None:
+def test_message_that_retention_removed_is_stored_once_more() -> None:
     _, engine, peer = brought(retention=RetentionPolicy(size_bytes=1))
     send(peer, range(2, 6))
     engine.settle()
@@ -192,7 +192,7 @@ def test_message_that_retention_removed_is_stored_again() -> None:
     assert stored(engine).count(2) == 1
 
 
-def test_frames_behind_a_search_keep_their_order() -> None:
+def test_frames_behind_a_search_keep_the_order() -> None:
     _, engine, peer = brought()
     engine.broker.journal.view.tail.clear()
     send(peer, [3])

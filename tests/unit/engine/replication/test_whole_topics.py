@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tickertape.engine.replication import whole_topics
+from tickertape.engine.replication.destination import whole_topics
+from tickertape.engine.replication.destination.whole_topics import WholeTopics
 from tickertape.engine.replication.link_facts import OriginFacts
 from tickertape.engine.replication.origins import Origin, Origins
 from tickertape.engine.replication.routes import ReplicationRule, RuleSet
-from tickertape.engine.replication.whole_topics import WholeTopics
 from tickertape.wire.settlement import QUEUE_TOPIC
 from tickertape.wire.sow_command import SOW_TOPIC
 

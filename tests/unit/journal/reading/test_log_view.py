@@ -35,6 +35,7 @@ from tickertape.journal.reading.log_reader import (
     next_block_with,
 )
 from tickertape.journal.reading.log_view import LogPart, LogSegment, ReadRequest
+from tickertape.journal.reading.sequence_search import find_sequences
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
@@ -385,6 +386,31 @@ def test_lookups_and_readers_find_nothing_above_the_persisted_end() -> None:
     assert drive(made.disk, find_bookmark(journal.view, 1, 50_000)) is None
     assert drive(made.disk, find_time(journal.view, 10**12, inclusive=True)) == end
     assert journal.reader(end).poll() is None
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_find_sequences_passes_over_a_damaged_block(seed: int) -> None:
+    log = random_log(seed)
+    view, rng = log.journal.view, Random(seed)
+    sequences = [message.sequence for message in log.written if message.publisher == 1]
+    low, high = sequences[5], sequences[-5]
+    assert drive(log.disk, find_sequences(view, 1, low, high)).tolist() == sequences[5:-4]
+    assert drive(log.disk, find_sequences(view, 9, low, high)).tolist() == []
+    view.tail.clear()
+    segment = view.segments[rng.randrange(len(view.segments) - 1)]
+    block = rng.randrange(segment.index.blocks)
+    begin, end = segment.index.block_bounds(block)
+    handle = log.disk.open(segment_path(segment.number))
+    byte = log.disk.read(handle, begin + 40, 1)[0]
+    log.disk.write(handle, begin + 40, [bytes([byte ^ 4])])
+    found = drive(log.disk, find_sequences(view, 1, low, high)).tolist()
+    first, last = segment.index.position_bounds(block)
+    last = segment.end_position if last is None else last
+    lost = {*sequences[5:-4]} - {*found}
+    own = {one.sequence for one in log.written[first:last] if one.publisher == 1}
+    assert {*found} <= {*sequences}
+    assert lost <= own, "only its own block is lost"
+    assert end > begin + 40
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])

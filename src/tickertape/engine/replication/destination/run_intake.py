@@ -22,11 +22,11 @@ from tickertape.base.text_format import shown
 from tickertape.batch import KIND_CONTROL, BatchBuilder, MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.engine.replication.destination.link_places import LinkPlaces
+from tickertape.engine.replication.destination.whole_topics import WholeTopics
 from tickertape.engine.replication.origins import Origin, Origins
 from tickertape.engine.replication.places import LogStart, LogStarts
 from tickertape.engine.replication.reports import Reports
 from tickertape.engine.replication.routes import TRAVELLING_RECORDS
-from tickertape.engine.replication.whole_topics import WholeTopics
 from tickertape.engine.runtime.exact_append import ExactAppend, LinkedRun
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.publisher_ids import (

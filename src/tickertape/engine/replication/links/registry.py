@@ -16,7 +16,9 @@ from tickertape.base.errors import (
 from tickertape.batch import MessageBatch
 from tickertape.engine.replication.destination.link_places import LinkPlaces
 from tickertape.engine.replication.destination.place_records import FactPlaceRecords
+from tickertape.engine.replication.destination.resent_messages import ResentTopics
 from tickertape.engine.replication.destination.run_intake import ReplicatedLog
+from tickertape.engine.replication.destination.whole_topics import WholeTopics
 from tickertape.engine.replication.links.connections import LinkConnections
 from tickertape.engine.replication.links.destination_end import DestinationEnd
 from tickertape.engine.replication.links.handshakes import Handshakes
@@ -26,10 +28,8 @@ from tickertape.engine.replication.links.pins import LinkPins
 from tickertape.engine.replication.links.replication import Replication
 from tickertape.engine.replication.links.reporting import Reporting
 from tickertape.engine.replication.links.source_end import OutgoingState, SourceEnd
-from tickertape.engine.replication.resent_messages import ResentTopics
 from tickertape.engine.replication.source.link_source import LinkSource
 from tickertape.engine.replication.source.routed_log import SourceLog
-from tickertape.engine.replication.whole_topics import WholeTopics
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.effects import SendLink
 from tickertape.engine.runtime.holes import forgotten_holes

@@ -22,7 +22,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import U8, Bools, Int64s, UInt64s
 from tickertape.engine.limits import resent_search_sequences
-from tickertape.engine.replication.whole_topics import WholeTopics
+from tickertape.engine.replication.destination.whole_topics import WholeTopics
 from tickertape.engine.runtime.holes import KnownSequences, PublisherConnection, SearchedSequences
 from tickertape.journal.journal import AcceptedBatch, Journal
 from tickertape.journal.reading.log_view import ReadRequest
