@@ -1,8 +1,8 @@
 """Exact append: appends batches without the messages that the log has, and records its open holes.
 
-Sequences in open holes, and resent messages that links do not bring, are appended as late runs. Each commit that opens or fills a hole ends with a `holes`
-record of its publisher, and a commit with rows of a link with the place of the source. `RunStamps` makes the
-stamps of all runs.
+Sequences in open holes, and resent messages that links do not bring, are appended as late runs. Each commit
+that opens or fills a hole ends with a `holes` record of its publisher, and a commit with rows of a link with
+the place of the source. `RunStamps` makes the stamps of all runs.
 
 Invariants:
 - A sequence at or below the highest one of its publisher is never appended again, unless it is in a hole, or
