@@ -250,6 +250,7 @@ class LinkedEngines:
         """Take one random step."""
         ways = [self.deliver, self.work, self.work] * 8 + [self.publish] * 8 + [self.connect] * 3
         ways += [self.fail_over, self.pass_time, self.small_bounds, self.block]
+        ways += [self.fail_over] * (5 if len(self.passed) < len(TOPICS) else 0)
         self.rng.choice(ways)()
         if self.rng.random() < 0.02:
             self.rng.choice((self.cut, self.crash))()
