@@ -222,6 +222,36 @@ def test_handshakes_wait_for_the_record_of_the_run() -> None:
     assert row_of(first).state == "live"
 
 
+def test_lost_connections_leave_no_handshake_that_waits_for_the_disk() -> None:
+    first, second = make_pair()
+    for source, destination in ((first, second), (second, first)):
+        for _ in range(5):  # the disk of the destination writes nothing
+            end = source.link_to(destination)
+            while end.peer.deliver():
+                pass
+            for engine, conn in ((source, end.conn), (destination, end.peer.conn)):
+                engine.broker.disconnected(conn)
+                engine.collect()
+        assert len(links_of(source)._handshakes._early) <= 1
+        assert len(links_of(destination)._handshakes._early) <= 1
+        run(destination)
+
+
+def test_no_heartbeat_precedes_the_handshake() -> None:
+    first, second = make_pair()
+    run(second)
+    end = first.link_to(second)
+    for _ in range(4):  # the record of the run waits for the disk
+        first.mono += link_heartbeat_seconds
+        first.broker.wake(first.now())
+        first.broker.probed(end.conn, Liveness(first.mono, 0, 0.0), first.now())
+        first.collect()
+    run(first, second)
+    assert first.ended == []
+    assert row_of(first).state == "live"
+    assert len(first.broker.heartbeats) == 1
+
+
 def test_each_connection_ends_once() -> None:
     first, second = make_pair()
     end = join(first, second)

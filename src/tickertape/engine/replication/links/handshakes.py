@@ -79,6 +79,8 @@ class Handshakes:
                 continue
             if isinstance(self._connections.ends[conn], SourceEnd):
                 self._outbox.put(SendLink(conn, command))
+                # not earlier: the destination accepts no heartbeat before the handshake
+                self._parts.heartbeats.begin(conn, command.heartbeat_ms, link=True)
             else:
                 self._answer(conn, command)
 
@@ -91,6 +93,12 @@ class Handshakes:
                 f"Unexpected {type(command).__name__} before the handshake of a link. "
                 "Report the defect of the source."
             )
+        self._delay(conn, command)
+
+    def _delay(self, conn: int, command: LinkOpen) -> None:
+        """Send or answer a handshake, once the record of this run is persisted. Forget those of lost
+        connections: others follow them for as long as the disk is full."""
+        self._early = {one: open for one, open in self._early.items() if one in self._connections.ends}
         self._early[conn] = command
         self.take_early()
 
@@ -177,9 +185,7 @@ class Handshakes:
         state.end = end
         self._connections.add(conn, end)
         heartbeat = int(link_heartbeat_seconds * _MILLISECONDS)
-        self._parts.heartbeats.begin(conn, heartbeat, link=True)
-        self._early[conn] = LinkOpen(side=end.side, token=token, heartbeat_ms=heartbeat)
-        self.take_early()
+        self._delay(conn, LinkOpen(side=end.side, token=token, heartbeat_ms=heartbeat))
 
     def opened(self, end: SourceEnd, command: LinkOpened) -> None:
         """Start the stream after the answer of a destination. Raises `LinkRefused`."""
