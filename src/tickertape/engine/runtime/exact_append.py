@@ -300,12 +300,13 @@ class ExactAppend:
         """Close about `count_max` holes whose records are before a position: all logs have their messages.
         Return the number of closed holes.
 
-        The next commit records it. After a crash before it, the holes are open again."""
+        The next commit records it, and no more holes are closed before it: its records have no other bound.
+        After a crash before it, the holes are open again."""
         known = self.known
         if not known.has_before(position):
             return 0
         self._commits.end_open()  # its space for last records is fixed
-        return known.close_before(position, count_max)
+        return 0 if known.changed else known.close_before(position, count_max)
 
     def position_of(self, row: int) -> int | None:
         """Return the position of a message of the last batch. None: it was dropped, or the batch was not

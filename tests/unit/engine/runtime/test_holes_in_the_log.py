@@ -11,7 +11,10 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder
 from tickertape.engine.runtime.exact_append import LinkedRun
 from tickertape.engine.runtime.holes import KnownSequences
-from tickertape.journal.format.replication_records import HoleRange
+from tickertape.journal.format.replication_records import (
+    HoleRange,
+    after,
+)
 from tickertape.journal.format.retired_state import is_expired
 from tickertape.journal.retention import RetentionPolicy
 
@@ -221,6 +224,21 @@ def test_holes_before_a_position_are_closed_the_oldest_first() -> None:
     assert (known.count, known.take_changed(), known.take_closed()) == (1, [1, 2, 3], [])
     assert known.has_before(31)
     assert not known.has_before(30)
+
+
+def test_one_commit_records_a_bounded_number_of_closed_holes() -> None:
+    world = ReplicatingWorld(1)
+    exact = world.broker._writer.exact
+    assert exact is not None
+    exact.append_after([after(world.broker.journal.journal_id, number, 0, 5) for number in range(1, 8)])
+    send(world, logged_on(world, None), [1])
+    end = world.broker.journal.commits.persisted_end
+    assert [exact.close_holes(end, 2) for _ in range(3)] == [2, 0, 0], "without a commit"
+    assert len(exact.known.changed) == 2
+    send(world, logged_on(world, None, "next"), [1])
+    assert not exact.known.changed
+    assert exact.close_holes(end, 2) == 2
+    assert exact.known.count == 3
 
 
 def test_only_the_holes_of_one_record_are_closed() -> None:
