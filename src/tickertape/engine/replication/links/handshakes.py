@@ -98,7 +98,7 @@ class Handshakes:
     def _delay(self, conn: int, command: LinkOpen) -> None:
         """Send or answer a handshake, once the record of this run is persisted. Forget those of lost
         connections: others follow them for as long as the disk is full."""
-        self._early = {one: open for one, open in self._early.items() if one in self._connections.ends}
+        self._early = {one: kept for one, kept in self._early.items() if one in self._connections.ends}
         self._early[conn] = command
         self.take_early()
 
