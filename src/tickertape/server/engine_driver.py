@@ -297,10 +297,11 @@ class EngineDriver:
     def _send_link(self, effect: SendLink) -> None:
         link = self._link_states.get(effect.conn)
         if link is None:
-            return  # the connection is lost
+            return  # the connection is lost, or an earlier frame was not sent
         try:
             buffers = link.send(effect.command, effect.batch)
         except TickertapeError as error:  # a frame above the limit, because of a huge configuration
+            del self._link_states[effect.conn]  # later frames that are waiting assume this one
             self.broker.goodbye(effect.conn, error)
         else:
             self._outgoing.setdefault(effect.conn, []).extend(buffers)
