@@ -137,10 +137,12 @@ def origins_of_link(source: LinkFacts, link: OutgoingLink) -> Iterator[OriginFac
 def shortest_paths(origins: Iterable[OriginFacts]) -> list[OriginFacts]:
     """Return the origins without those that differ from another one only by more servers on their path."""
     kept: list[OriginFacts] = []
+    paths: dict[tuple[str, tuple[bytes, ...]], list[set[str]]] = {}
     for origin in sorted(origins, key=lambda one: (len(one.path), one.path, one.digests)):
-        same = (one for one in kept if (one.instance, one.digests) == (origin.instance, origin.digests))
-        if not any({*one.path} <= {*origin.path} for one in same):
+        path, same = {*origin.path}, paths.setdefault((origin.instance, origin.digests), [])
+        if not any(one <= path for one in same):
             kept.append(origin)
+            same.append(path)
     return kept
 
 

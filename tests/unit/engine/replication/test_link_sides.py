@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tickertape.base.errors import BadLink, BadTopic
+from tickertape.base.errors import BadLink, BadOption, BadTopic
 from tickertape.base.limits import link_text_bytes_max
-from tickertape.engine.limits import link_mismatches_max, link_refusal_bytes_max
-from tickertape.engine.replication.link_facts import OutgoingLink, SowFacts, TopicFacts
+from tickertape.engine.limits import link_mismatches_max, link_refusal_bytes_max, sow_patterns_max
+from tickertape.engine.replication.link_facts import OriginFacts, OutgoingLink, SowFacts, TopicFacts
+from tickertape.engine.replication.links import sides
 from tickertape.engine.replication.links.sides import (
     ServerFacts,
     facts_of,
@@ -19,7 +20,7 @@ from tickertape.engine.replication.links.sides import (
 )
 from tickertape.engine.replication.places import LogStart, LogStarts
 from tickertape.engine.replication.routes import ReplicationRule
-from tickertape.engine.replication.server_checks import origins_of_link
+from tickertape.engine.replication.server_checks import origins_of_link, shortest_paths
 from tickertape.wire.link import LinkedSource, LinkRule, LinkSide, LinkSowTopic, LinkTopics
 
 TOPICS = TopicFacts(
@@ -152,3 +153,47 @@ def test_invalid_facts_of_the_peer_are_refused() -> None:
     table = LinkSowTopic(name="x", missing_key="other")
     with pytest.raises(BadLink, match="missing_key"):
         facts_of(msgspec.structs.replace(here, topics=LinkTopics(sow=(table,))))
+
+
+def test_too_many_patterns_of_a_peer_are_refused_before_they_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs: list[tuple[str, str]] = []
+
+    def compare(one: str, other: str) -> bool:
+        pairs.append((one, other))
+        return False
+
+    monkeypatch.setattr(sides, "may_overlap", compare)
+    sow = tuple(
+        LinkSowTopic(name=f"t{number}", missing_key="null", pattern=f"^t{number}/") for number in range(500)
+    )
+    peer = msgspec.structs.replace(side("a", "b", 1), topics=LinkTopics(sow=sow))
+    with pytest.raises(BadOption, match="500 patterns, more than 64"):
+        refusal(peer, side("b", "a", 2))
+    assert len(pairs) <= sow_patterns_max**2
+
+
+class CountedName(str):
+    """A name that counts its comparisons."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_servers_behind_a_source_are_compared_only_with_themselves() -> None:
+    names = [f"server-{number}" for number in range(300)]
+    origins = [
+        OriginFacts(instance=CountedName(name), group="g", path=path)
+        for name in names
+        for path in ((name, "x", "y"), (name, "x"))
+    ]
+    kept = shortest_paths(origins)
+    assert [one.path for one in kept] == sorted((name, "x") for name in names)
+    assert CountedName.compared <= 10 * len(origins)

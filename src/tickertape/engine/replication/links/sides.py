@@ -12,7 +12,7 @@ import msgspec
 
 from tickertape.base.errors import BadLink, LinkRefused
 from tickertape.base.limits import link_path_logs_max, link_text_bytes_max
-from tickertape.engine.limits import link_refusal_bytes_max
+from tickertape.engine.limits import link_refusal_bytes_max, sow_patterns_max
 from tickertape.engine.replication.link_facts import (
     IncomingLink,
     LinkFacts,
@@ -213,7 +213,9 @@ def _topics(topics: LinkTopics) -> TopicFacts:
     patterns: list[str] = []
     sow = []
     for one in topics.sow:
-        earlier = () if one.pattern is None else _overlapping(patterns, one.pattern)
+        # above the limit the validation refuses the server, and comparing all patterns would take seconds
+        few = len(patterns) < sow_patterns_max
+        earlier = _overlapping(patterns, one.pattern) if few and one.pattern is not None else ()
         sow.append(
             SowFacts(
                 name=one.name,
