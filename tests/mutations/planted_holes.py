@@ -131,6 +131,15 @@ HOLE_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
+        "a commit records any number of closed holes",
+        _EXACT,
+        "        return 0 if known.changed else known.close_before(position, count_max)\n",
+        "        return known.close_before(position, count_max)\n",
+        (_LOG,),
+        promise="R14",
+        tier="unit",
+    ),
+    Mutation(
         "known sequences of a resent frame are compared as floats",
         _WRITER,
         "searchsorted(np.uint64(highest), side=",

@@ -145,6 +145,28 @@ LINK_END_MUTATIONS: Final = (
         "        self._outbox.put(SendLink(conn, end.taker.opened(own, reached=reached)))\n",
         "        self._outbox.put(SendLink(conn, end.taker.opened(own, reached=not reached)))\n",
     ),
+    _of_ends(
+        "handshakes of lost connections are kept while the disk is full",
+        "handshakes.py",
+        "{one: kept for one, kept in self._early.items() if one in self._connections.ends}",
+        "{one: kept for one, kept in self._early.items()}",
+        promise="R14",
+    ),
+    _of_ends(
+        "a heartbeat precedes the handshake of a link",
+        "handshakes.py",
+        "        self._early[conn] = command\n",
+        "        self._early[conn] = command\n"
+        "        self._parts.heartbeats.begin(conn, command.heartbeat_ms, link=True)\n",
+    ),
+    _of_ends(
+        "all patterns of a peer are compared before their number is checked",
+        "sides.py",
+        "        few = len(patterns) < sow_patterns_max\n",
+        "        few = len(patterns) >= 0\n",
+        tests=("unit/engine/replication/test_link_sides.py",),
+        promise="R14",
+    ),
     Mutation(
         "a transaction on a replicated topic is accepted",
         "engine/commands/publish_checks.py",

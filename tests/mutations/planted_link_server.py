@@ -164,4 +164,13 @@ LINK_SERVER_MUTATIONS: Final = (
         promise="R8",
         tier="integration",
     ),
+    Mutation(
+        "frames of a link follow one that was not sent",
+        "server/engine_driver.py",
+        "            del self._link_states[effect.conn]  # later frames that are waiting assume this one\n",
+        "            assert link\n",
+        ("unit/server/test_link_sends.py",),
+        promise="R8",
+        tier="unit",
+    ),
 )

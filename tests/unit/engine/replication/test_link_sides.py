@@ -155,7 +155,7 @@ def test_invalid_facts_of_the_peer_are_refused() -> None:
         facts_of(msgspec.structs.replace(here, topics=LinkTopics(sow=(table,))))
 
 
-def test_too_many_patterns_of_a_peer_are_refused_before_they_are_compared(
+def test_too_many_patterns_of_a_peer_are_refused_without_a_comparison_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pairs: list[tuple[str, str]] = []
