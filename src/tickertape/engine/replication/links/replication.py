@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tickertape.engine.replication.link_facts import OutgoingLink, TopicFacts
+from tickertape.engine.replication.links.sync_topics import SyncTopics
 from tickertape.engine.replication.log_facts import LogFacts
 from tickertape.engine.replication.routes import RuleSet
 from tickertape.engine.sessions.registry import LinkPolicy
@@ -35,7 +36,14 @@ class Replication(NamedTuple):
     topics: TopicFacts
     policy: LinkPolicy
     """Decides about incoming links."""
+    acknowledge: int | None = None
+    """Number of synchronous destinations for which an acknowledgement waits. None: all of them."""
 
     def sent_topics(self) -> SentTopics:
         """Return the topics that links send."""
         return SentTopics(self.destinations, self.topics.derived)
+
+    def sync_topics(self) -> SyncTopics | None:
+        """Return the synchronous links and their topics, or None without a synchronous link."""
+        found = SyncTopics(self.destinations, self.topics.derived, self.acknowledge)
+        return found if found.numbers else None
