@@ -68,7 +68,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a publish is acknowledged when accepted, not when persisted",
-        "engine/commands/ack_tracker.py",
+        "engine/sessions/ack_tracker.py",
         "        end = self._journal.commits.persisted_end\n",
         "        end = self._journal.commits.accepted_end\n",
         (_ENGINE_CRASHES,),

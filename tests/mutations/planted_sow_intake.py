@@ -120,7 +120,7 @@ SOW_INTAKE_MUTATIONS: Final = (
     ),
     Mutation(
         "the answer to a delete precedes its persistence",
-        "engine/commands/ack_tracker.py",
+        "engine/sessions/ack_tracker.py",
         "self.pending.append(PendingAck(end, session, 0, 0, lambda: outcome",
         "self.pending.appendleft(PendingAck(0, session, 0, 0, lambda: outcome",
         (_DELETES,),
@@ -129,7 +129,7 @@ SOW_INTAKE_MUTATIONS: Final = (
     ),
     Mutation(
         "the answer to a delete follows the acknowledgement of its frame",
-        "engine/commands/ack_tracker.py",
+        "engine/sessions/ack_tracker.py",
         "lambda: outcome, precedes=True",
         "lambda: outcome, precedes=False",
         (_DELETES,),

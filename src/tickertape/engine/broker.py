@@ -26,7 +26,6 @@ from tickertape.base.errors import (
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.frame_requests import RequestLookup, RequestLookups
@@ -53,6 +52,7 @@ from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
+from tickertape.engine.sessions.ack_tracker import AckTracker
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor, heartbeat_seconds
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.registry import AllowAll, LogonPolicy, SessionRegistry
@@ -99,6 +99,8 @@ from tickertape.wire.heartbeat import Liveness
 if TYPE_CHECKING:
     from tickertape.engine.replication.links.registry import LinkRegistry
     from tickertape.engine.replication.links.replication import Replication
+    from tickertape.engine.replication.links.sync_topics import SyncTopics
+    from tickertape.engine.sessions.sync_ack_tracker import SyncAckTracker
     from tickertape.wire.link import DestinationCommand, SourceCommand
 
 
@@ -142,7 +144,9 @@ class Broker:
         sent = None if replication is None else replication.sent_topics()
         checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max), sent)
         self._throttle = throttle = ReadThrottle(self._outbox)
-        self._acks = AckTracker(journal, throttle)
+        self._sync = None if replication is None else replication.sync_topics()
+        self._sync_acks = None if self._sync is None else self._make_sync_acks(self._sync)
+        self._acks = self._sync_acks or AckTracker(journal, throttle)
         self.heartbeats = HeartbeatMonitor(self._outbox, self._clock)
         self.compiler = InterestCompiler(catalog, self._clock, limits)
         self.reads = LogReads(self._outbox)
@@ -172,6 +176,11 @@ class Broker:
     def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:
         lookups = RequestLookups(self.reads, self._throttle)
         return PublishHandler(self._writer, self._acks, checks, self.services, self._outbox, lookups)
+
+    def _make_sync_acks(self, sync: SyncTopics) -> SyncAckTracker:
+        from tickertape.engine.sessions.sync_ack_tracker import SyncAckTracker
+
+        return SyncAckTracker(self.journal, self._throttle, sync)
 
     def _make_states(self, secret: bytes, message_max: int, sow_max: int) -> StateRegistry:
         journal, outbox, context = self.journal, self._outbox, self.compiler.filter_context
@@ -237,7 +246,7 @@ class Broker:
             self._throttle,
             self.heartbeats,
         )
-        links = LinkRegistry(parts, replication)
+        links = LinkRegistry(parts, replication, self._sync)
         self.retention.pin(links.oldest_needed)
         return links
 
@@ -260,6 +269,8 @@ class Broker:
         if session is not None:
             session.end()
             self._publish_handler.drop(session)
+            if self._sync_acks is not None:
+                self._sync_acks.forget(conn)
             self.transactions.gone(conn)
             self.subscriptions.drop(session)
             self._submit()
@@ -313,6 +324,7 @@ class Broker:
             self._unauthenticated.discard(conn)
             self.links.accept(conn)
         self.links.received(conn, command, batch)
+        self._after_links(self.links)
         self._after_input()
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
@@ -426,6 +438,7 @@ class Broker:
             self.state_checkpoints.step()
             if self.links is not None:
                 self.links.step()
+                self._after_links(self.links)
             self._after_input()
 
     def close(self, now: Now) -> None:
@@ -531,6 +544,8 @@ class Broker:
         self.transactions.log_advanced()
         if self.links is not None:
             self.links.log_persisted()
+            if self._sync_acks is not None:
+                self._send_to_sync_links(self.links)
         self._after_input()
         if not self._acknowledged:
             self._log_advanced()
@@ -549,6 +564,18 @@ class Broker:
             self._resume_reading()
         if self._commits.failure is not None and not self._failed:
             self._fail()
+
+    def _send_to_sync_links(self, links: LinkRegistry) -> None:
+        """Send persisted rows to synchronous links, after the next disk job and before acknowledgements."""
+        if self.journal.accepted or self._commits.queued:
+            self._submit()
+        links.step_sync()
+        self._after_links(links)
+
+    def _after_links(self, links: LinkRegistry) -> None:
+        """Send the acknowledgements that waited for links, after input for links."""
+        if self._sync_acks is not None and links.take_moved():
+            self._outbox.reply_all(self._sync_acks.take_replicated())
 
     def _deliver(self) -> None:
         """Deliver acknowledged commits to subscriptions and queues."""

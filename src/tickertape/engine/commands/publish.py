@@ -27,7 +27,6 @@ from tickertape.base.errors import (
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import MESSAGE_FLAGS, Bools
-from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import PartialRejection
 from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.frame_requests import (
@@ -45,6 +44,7 @@ from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.runtime.exact_append import last_sequence
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.sessions.ack_tracker import AckTracker
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.registry import FrameKeys
 from tickertape.wire.commands import Ack, Deleted, Flush, Processed, Publish, Rejected
@@ -365,8 +365,8 @@ class PublishHandler:
             else:
                 self._writer.append_derived(session.derived, session.name, batch)
             for answer in answers:
-                self._acks.add_outcome(session, self._placed(answer, batch))
-            self._acks.add(session, command.frame, last)
+                self._acks.add_outcome(session, self._placed(answer, batch), batch)
+            self._acks.add(session, command.frame, last, batch)
             if keys is not None and self._writer.end > before:  # not if the log has all of them
                 self._keep_keys(session, keys, batch)
             self._acks.pause_if_behind(session)

@@ -11,11 +11,21 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NewType
+from typing import Final, NewType
 
 LinkSet = NewType("LinkSet", int)
 """Set of synchronous links: bit N is link N of the configuration."""
 NO_LINKS = LinkSet(0)
+_REPLICATED: Final = "replicated("
+
+
+def weaker(level: str, other: str) -> str:
+    """Return the weaker of two levels: `written`, then `local`, then `replicated(N)` by N."""
+    return min(level, other, key=_strength)
+
+
+def _strength(level: str) -> int:
+    return int(level[len(_REPLICATED) : -1]) if level.startswith(_REPLICATED) else -(level == "written")
 
 
 class SyncLinks:
@@ -38,14 +48,17 @@ class SyncLinks:
 
     def durable(self, link: int, position: int, level: str) -> bool:
         """Note that a destination has all rows below `position` on its disk. Return whether that is news."""
+        self._level[link] = level
         if position <= self._durable[link]:
             return False
-        self._durable[link], self._level[link] = position, level
+        self._durable[link] = position
         return True
 
     def reset(self, link: int, position: int) -> None:
-        """Set the position at which a link starts: a destination can have lost the end of its log."""
-        self._durable[link] = position
+        """Set the position at which a link starts: a destination can have lost the end of its log.
+
+        Its rows count as `written` until the destination reports a level."""
+        self._durable[link], self._level[link] = position, "written"
 
     def downgrade(self, link: int) -> None:
         """Let acknowledgements no longer wait for a link."""
@@ -75,7 +88,7 @@ class SyncLinks:
         having = [link for link in self._of(links) if self._durable[link] >= end]
         if local == "written" or any(self._level[link] == "written" for link in having):
             return "written"
-        return f"replicated({len(having)})" if having else local
+        return f"{_REPLICATED}{len(having)})" if having else local
 
     def _of(self, links: LinkSet) -> Iterator[int]:
         """Yield the links of a set for which acknowledgements wait."""

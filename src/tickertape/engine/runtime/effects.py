@@ -62,9 +62,12 @@ class SubscriptionEnded(NamedTuple):
     error: TickertapeError
 
 
-PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging", "state", "replication"]
+PauseReason = Literal[
+    "journal", "unrecorded", "searches", "settling", "staging", "state", "replication", "links"
+]
 """Why a connection is not read. It waits for the disk, delivery of non-persistent messages, searches,
-settlements, files of staged messages, the fold of the state of the world, or held answers of a link."""
+settlements, files of staged messages, the fold of the state of the world, held answers of a link, or
+acknowledgements of synchronous links."""
 
 
 class PauseReading(NamedTuple):

@@ -10,11 +10,11 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.commands.test_subscribe_orders import finish_jobs
 from tickertape.base.interfaces import Now
-from tickertape.engine.commands import ack_tracker
 from tickertape.engine.delivery import fanout
 from tickertape.engine.delivery.fanout import Fanout, FeedIndex
 from tickertape.engine.limits import shared_cursor_moves_max, step_delivery_bytes
 from tickertape.engine.runtime.effects import DiskJob, PauseReading, ResumeReading
+from tickertape.engine.sessions import ack_tracker
 from tickertape.engine.subscriptions.log_feed import Phase
 from tickertape.filter.compiler.compile import Filter
 from tickertape.filter.index.filter_index import FilterIndex

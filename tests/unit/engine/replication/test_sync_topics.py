@@ -27,7 +27,7 @@ def test_link_without_synchronous_rule_has_no_number() -> None:
     assert topics.links.names == ("b",)
 
 
-def test_topic_has_the_links_whose_first_rule_is_synchronous() -> None:
+def test_topic_has_the_links_with_a_synchronous_first_rule() -> None:
     first = OutgoingLink(
         destination="c",
         rules=(ReplicationRule(topic="or.*", sync=False), ReplicationRule(topic=".*", sync=True)),

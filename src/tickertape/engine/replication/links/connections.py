@@ -54,6 +54,13 @@ class LinkConnections:
         del self.ready[end]
         return end
 
+    def take_ready_sync(self) -> list[SourceEnd]:
+        """Remove and return the ends of synchronous links with work."""
+        found = [end for end in self.ready if isinstance(end, SourceEnd) and end.state.number is not None]
+        for end in found:
+            del self.ready[end]
+        return found
+
     # -- ends -----------------------------------------------------------------------------------------
 
     def end(self, conn: int, error: TickertapeError, mismatches: tuple[LinkMismatch, ...] = ()) -> None:

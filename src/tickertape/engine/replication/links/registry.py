@@ -28,6 +28,7 @@ from tickertape.engine.replication.links.pins import LinkPins
 from tickertape.engine.replication.links.replication import Replication
 from tickertape.engine.replication.links.reporting import Reporting
 from tickertape.engine.replication.links.source_end import OutgoingState, SourceEnd
+from tickertape.engine.replication.links.sync_topics import SyncTopics
 from tickertape.engine.replication.source.link_source import LinkSource
 from tickertape.engine.replication.source.routed_log import SourceLog
 from tickertape.engine.retention import RetentionPin
@@ -42,7 +43,8 @@ from tickertape.wire.link import DestinationCommand, LinkOpened, SourceCommand
 class LinkRegistry:
     """All links of one server."""
 
-    def __init__(self, parts: LinkParts, replication: Replication) -> None:
+    def __init__(self, parts: LinkParts, replication: Replication, sync: SyncTopics | None = None) -> None:
+        """`sync`: the synchronous links, which this moves. None: no link is synchronous."""
         exact = parts.writer.exact
         assert exact is not None
         facts = replication.facts
@@ -68,7 +70,13 @@ class LinkRegistry:
         exact.decide_resent_with(self._resent)
         source_log = SourceLog(parts.journal.view, parts.reads, facts.starts, facts.origins)
         derived = replication.topics.derived
-        self._outgoing = {link.destination: OutgoingState(link, derived) for link in replication.destinations}
+        self._sync = None if sync is None else sync.links
+        self._moved = False
+        numbers = {} if sync is None else sync.numbers
+        self._outgoing = {
+            link.destination: OutgoingState(link, derived, numbers.get(link.destination))
+            for link in replication.destinations
+        }
         self._reporting = Reporting(parts, exact, facts, self._outgoing)
         self._pins = LinkPins(parts.journal.view, facts, self._outgoing.values())
         self._connections = LinkConnections(parts)
@@ -142,8 +150,10 @@ class LinkRegistry:
         """Handle a command of a destination."""
         if end.source is None and isinstance(command, LinkOpened):
             self._handshakes.opened(end, command)
+            self._reset(end)
         else:
             end.received(command)
+            self._move(end)
             if end.take_resynced():
                 self._connections.event("link_resynced", end)
         self._connections.refresh(end)
@@ -189,12 +199,20 @@ class LinkRegistry:
     def step(self) -> None:
         """Execute one bounded step of the link whose turn it is."""
         end = self._connections.take_ready()
-        if end is None:
-            return
+        if end is not None:
+            self._step(end)
+
+    def step_sync(self) -> None:
+        """Execute one bounded step of each synchronous link with work."""
+        for end in self._connections.take_ready_sync():
+            self._step(end)
+
+    def _step(self, end: SourceEnd | DestinationEnd) -> None:
         try:
             if isinstance(end, SourceEnd):
                 for command, batch in end.step():
                     self._outbox.put(SendLink(end.conn, command, batch))
+                self._move(end)
                 if end.take_resynced():
                     self._connections.event("link_resynced", end)
             else:
@@ -209,6 +227,28 @@ class LinkRegistry:
         self._reporting.append_reporters()
         if end.taker.take_expired():
             self._connections.event("places_expired", end, warning=True)
+
+    # -- synchronous links ----------------------------------------------------------------------------
+
+    def take_moved(self) -> bool:
+        """Return once whether a synchronous link has moved."""
+        moved, self._moved = self._moved, False
+        return moved
+
+    def _move(self, end: SourceEnd) -> None:
+        """Note which rows a destination has on its disk."""
+        number, source = end.state.number, end.source
+        if self._sync is None or number is None or source is None:
+            return
+        level = source.level or "written"  # unknown before the first acknowledgement
+        self._moved = self._sync.durable(number, source.covered, level) or self._moved
+
+    def _reset(self, end: SourceEnd) -> None:
+        """Note the rows that a destination has on its disk at the start of a stream."""
+        number, source = end.state.number, end.source
+        if self._sync is not None and number is not None and source is not None:
+            self._sync.reset(number, source.covered)
+            self._moved = True
 
     # -- outputs --------------------------------------------------------------------------------------
 

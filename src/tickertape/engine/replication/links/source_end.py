@@ -31,9 +31,10 @@ from tickertape.wire.link import (
 class OutgoingState:
     """A configured destination."""
 
-    def __init__(self, link: OutgoingLink, derived: Iterable[str]) -> None:
-        """`derived`: topics of recorded views."""
+    def __init__(self, link: OutgoingLink, derived: Iterable[str], number: int | None = None) -> None:
+        """`derived`: topics of recorded views. `number`: number of the synchronous link (`SyncLinks`)."""
         self.link = link
+        self.number = number
         self.rules = RuleSet(link.rules, derived)
         self.end: SourceEnd | None = None
         """The connection, also before its handshake."""

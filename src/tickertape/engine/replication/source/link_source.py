@@ -146,13 +146,17 @@ class LinkSource:
         return self._goal_end is not None and self.durable >= self._goal_end
 
     @property
-    def behind(self) -> int:
-        """Rows of the persisted log that the destination may lack on its disk."""
+    def covered(self) -> int:
+        """Position before which the destination has all rows for it on its disk."""
         if self._routed is None:
             return 0
         # Without unacknowledged frames the rows behind `durable` are not for the link.
-        position = self._routed.passed if self.durable == self.end else self.durable
-        return self._log.view.end_position - position
+        return self._routed.passed if self.durable == self.end else self.durable
+
+    @property
+    def behind(self) -> int:
+        """Rows of the persisted log that the destination may lack on its disk."""
+        return 0 if self._routed is None else self._log.view.end_position - self.covered
 
     @property
     def unsent(self) -> int:

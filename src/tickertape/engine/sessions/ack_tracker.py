@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tickertape.batch import MessageBatch
 from tickertape.engine.limits import owed_max
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
@@ -29,6 +30,8 @@ class PendingAck(NamedTuple):
     """Creates the command to send. None: a `Persisted`."""
     precedes: bool = False
     """Whether the answer is sent before the `Persisted` of its session."""
+    links: int = 0
+    """Synchronous links for which it waits (`LinkSet`)."""
 
 
 class AckTracker:
@@ -40,17 +43,17 @@ class AckTracker:
         self.pending: deque[PendingAck] = deque()
         """Answers in log order. Callers must not change it."""
 
-    def add(self, session: Session, frame: int, sequence: int) -> None:
-        """Acknowledge a publish frame once everything accepted until now is persisted."""
+    def add(self, session: Session, frame: int, sequence: int, _batch: MessageBatch, /) -> None:
+        """Acknowledge the publish frame of a batch once everything accepted until now is persisted."""
         self.pending.append(PendingAck(self._journal.commits.accepted_end, session, frame, sequence, None))
 
     def add_answer(self, session: Session, answer: Callable[[], Command]) -> None:
         """Send `answer()` once everything accepted until now is persisted."""
         self.pending.append(PendingAck(self._journal.commits.accepted_end, session, 0, 0, answer))
 
-    def add_outcome(self, session: Session, outcome: Command) -> None:
-        """Send the outcome of a request once everything accepted until now is persisted, before the
-        `Persisted` of its frame."""
+    def add_outcome(self, session: Session, outcome: Command, _batch: MessageBatch, /) -> None:
+        """Send the outcome of a request of a batch once everything accepted until now is persisted, before
+        the `Persisted` of its frame."""
         end = self._journal.commits.accepted_end
         self.pending.append(PendingAck(end, session, 0, 0, lambda: outcome, precedes=True))
 
@@ -73,7 +76,7 @@ class AckTracker:
         due: list[tuple[Session, Command]] = []
         others: list[tuple[Session, Command]] = []
         while self.pending and self.pending[0].end <= end:
-            _, session, frame, sequence, answer, precedes = self.pending.popleft()
+            _, session, frame, sequence, answer, precedes, _ = self.pending.popleft()
             if answer is not None:
                 (due if precedes else others).append((session, answer()))
                 continue
