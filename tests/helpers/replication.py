@@ -31,6 +31,7 @@ def make_replication(
     start: int = 7,
     token: str | None = None,
     topics: TopicFacts | None = None,
+    acknowledge: int | None = None,
 ) -> Replication:
     """Return the replication of an engine with these destinations."""
     return Replication(
@@ -40,4 +41,5 @@ def make_replication(
         destinations,
         topics or TopicFacts(),
         LinkToken(token),
+        acknowledge,
     )

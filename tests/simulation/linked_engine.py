@@ -6,6 +6,7 @@ Must never repair a frame, and never decide which rows a link owes: the simulati
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final, cast
 
@@ -58,7 +59,12 @@ class LinkedEngine(EngineWorld):
         destinations: tuple[OutgoingLink, ...],
         counts: Counter[str],
         retention: RetentionPolicy | None = None,
+        *,
+        acknowledge: int | None = None,
     ) -> None:
+        self.acknowledge = acknowledge
+        self.on_acknowledged: Callable[[LinkedEngine, Peer], None] | None = None
+        """Called when a client gets an acknowledgement."""
         self.instance = f"server-{number}"
         self.log_id = bytes([number + 50]) * 16
         self.destinations = destinations
@@ -83,6 +89,7 @@ class LinkedEngine(EngineWorld):
             facts=facts,
             start=self.rng.getrandbits(63) + 1,
             token=self.token,
+            acknowledge=self.acknowledge,
         )
         broker = super().make_broker(journal, registry, *more, replication=replication, **named)
         broker.begin_replication(self.now())
@@ -127,6 +134,8 @@ class LinkedEngine(EngineWorld):
 
     def acknowledged(self, peer: Peer) -> None:
         """Publishers record their acknowledgements themselves."""
+        if self.on_acknowledged is not None:
+            self.on_acknowledged(self, peer)
 
     def run_job(self) -> None:
         """The disk completes its oldest job, or writes its commit and syncs it in another turn."""

@@ -18,7 +18,7 @@ from tickertape.engine.replication.link_facts import OutgoingLink
 from tickertape.engine.replication.routes import ReplicationRule
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.testing.disk import StrictDisk
-from tickertape.wire.commands import Publish
+from tickertape.wire.commands import Persisted, Publish
 
 ONE_WAY: Final = "one way"
 ROUNDS_MAX: Final = 400
@@ -26,10 +26,12 @@ QUIET_ROUNDS: Final = 6
 """Rounds without anything to do after which links are idle."""
 
 
-def link_to(number: int, *excluded: str, topic: str = ".*") -> OutgoingLink:
-    """Return the link of all topics to a server, or of one topic."""
-    rule = ReplicationRule(topic=topic, sync=False)
-    return OutgoingLink(destination=f"server-{number}", rules=(rule,), excluded=excluded)
+def link_to(number: int, *excluded: str, topic: str = ".*", sync: str = "") -> OutgoingLink:
+    """Return the link of all topics to a server, or of one topic. `sync`: the topics that are synchronous, as
+    a pattern."""
+    rules = [ReplicationRule(topic=sync, sync=True)] if sync else []
+    rules.append(ReplicationRule(topic=topic, sync=False))
+    return OutgoingLink(destination=f"server-{number}", rules=tuple(rules), excluded=excluded)
 
 
 class FailoverStore:
@@ -124,11 +126,16 @@ class LinkedEngines:
         rule = TOPICS[0] if partial else ".*"
         excluded = ("replicate",) if self.topology == ONE_WAY else ()
         numbers = range(2 if self.topology in ("pair", ONE_WAY) else 3)
+        self.sync = "" if partial else self.rng.choice(("", "orders", ".*"))
+        """Synchronous topics of all links."""
+        acknowledge = self.rng.choice((None, 1)) if self.sync else None
         self.copied: tuple[LinkedEngine, StrictDisk, int] | None = None
         """An engine, an old copy of its data directory, and the end of the log in it."""
         self.copies = self.rng.random() < 0.3
         """Whether an engine starts on an old copy. Retention does not run then: others refuse a copy that
         lacks removed rows."""
+        self.before_copy: dict[tuple[int, int], tuple[PipeEnd | None, set[Key]]] = {}
+        """Of links to that engine: the source end, and the messages on the disk, before the copy."""
         self.lost: set[Key] = set()
         """Acknowledged messages that an old copy lost, and no other log has."""
         retention = RetentionPolicy(size_bytes=1) if self.rng.random() < 0.6 and not self.copies else None
@@ -136,12 +143,19 @@ class LinkedEngines:
             LinkedEngine(
                 self.rng.getrandbits(32),
                 number,
-                tuple(link_to(other, *excluded, topic=rule) for at, other in self.edges if at == number),
+                tuple(
+                    link_to(other, *excluded, topic=rule, sync=self.sync)
+                    for at, other in self.edges
+                    if at == number
+                ),
                 counts,
                 retention,
+                acknowledge=acknowledge,
             )
             for number in numbers
         ]
+        for engine in self.engines:
+            engine.on_acknowledged = self.check_acknowledged
         self.taking = self.engines[:1] if self.topology == ONE_WAY else self.engines
         """Engines at which clients publish."""
         self.links: dict[tuple[int, int], PipeEnd] = {}
@@ -233,6 +247,9 @@ class LinkedEngines:
         """An engine starts on an old copy of its data directory."""
         assert self.copied is not None
         engine, copy, end = self.copied
+        for edge in self.edges:
+            if self.engines[edge[1]] is engine:
+                self.before_copy[edge] = self.links.get(edge), {*engine.persisted.values()}
         self.counts["lost rows of old copies"] += engine.broker.journal.commits.persisted_end - end
         engine.restore(copy)
         for store in self.stores:
@@ -377,6 +394,40 @@ class LinkedEngines:
                 stored = {*filter(self._is_passed, inside & everything)}
                 assert not stored, (engine.instance, "a hole has stored messages", hole)
         self.counts["open holes at the end"] += exact.known.count
+
+    def check_acknowledged(self, engine: LinkedEngine, peer: Peer) -> None:
+        """Enough synchronous destinations have all messages of an acknowledgement on their disks."""
+        store = next((store for store in self.stores if store.peer is peer), None)
+        disks = [self._stored_for(edge) for edge in self.edges if self.engines[edge[0]] is engine]
+        answer = peer.received[-1][0]
+        if store is None or not disks or not self.sync:
+            return
+        assert isinstance(answer, Persisted)
+        needed = len(disks) if engine.acknowledge is None else engine.acknowledge
+        self.counts[f"level {answer.level}"] += 1
+        self.counts["acknowledged by any destination"] += needed < len(disks)
+        for sequence in store.kept:
+            if sequence <= peer.acked_sequence:
+                having = sum((store.publisher, sequence) in disk for disk in disks)
+                if self.sync == ".*" or TOPICS[sequence % 2] == self.sync:
+                    assert having >= needed, (engine.instance, "acknowledged early", sequence, having)
+                if answer.level.startswith("replicated"):
+                    assert answer.level <= f"replicated({having})", (answer.level, having)
+
+    def _stored_for(self, edge: tuple[int, int]) -> set[Key]:
+        """Return the messages on the disk of a destination, as far as the source can know: until the next
+        handshake it does not know of an old copy."""
+        source, destination = (self.engines[number] for number in edge)
+        stored = {*destination.persisted.values()}
+        end = self.links.get(edge)
+        assert source.broker.links is not None
+        states = {row.name: row.state for row in source.broker.links.rows() if row.direction == "out"}
+        if edge in self.before_copy:
+            old_end, before = self.before_copy[edge]
+            if end is old_end or states[destination.instance] not in ("live", "resync"):
+                return stored | before
+            del self.before_copy[edge]
+        return stored
 
     def check_stable(self) -> None:
         """All engines have the messages before the position that reports call stable, on their disks."""

@@ -22,6 +22,7 @@ def test_all_engines_have_each_message_once_and_links_become_idle(full: bool) ->
         "connections beside a lost one", "segments_removed", "stable messages", "late messages",
         "history_lost", "lost rows of old copies", "claims", "logons without a claim",
         "answers behind a claim", "publisher_behind",
+        "level local", "level replicated(1)", "level replicated(2)", "acknowledged by any destination",
     ):  # fmt: skip
         assert counts[name], (name, counts)
 
