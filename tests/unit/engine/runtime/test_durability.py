@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickertape.engine.runtime.durability import NO_LINKS, SyncLinks
+from tickertape.engine.runtime.durability import NO_LINKS, SyncLinks, weaker
 
 END = 100
 
@@ -98,3 +98,19 @@ def test_horizon_equals_a_count_of_disks(
     of_links = links.link_set(sorted(numbers))
     acknowledged = sum(disk >= position for disk in counted) >= needed
     assert (links.horizon(of_links, 120) >= position) == acknowledged
+
+
+def test_weaker_of_two_levels_has_fewer_disks() -> None:
+    levels = ["written", "local", "replicated(1)", "replicated(2)", "replicated(10)"]
+    for at, level in enumerate(levels):
+        for above in levels[at:]:
+            assert weaker(level, above) == weaker(above, level) == level
+
+
+def test_destination_counts_as_written_until_it_reports_a_level() -> None:
+    links = SyncLinks(["a"])
+    only = links.link_set([0])
+    links.reset(0, 20)
+    assert links.level(only, 20, "local") == "written"
+    assert not links.durable(0, 20, "local")
+    assert links.level(only, 20, "local") == "replicated(1)"
