@@ -44,6 +44,7 @@ from tests.mutations.planted_sow_rule import SOW_RULE_MUTATIONS
 from tests.mutations.planted_sow_wire import SOW_WIRE_MUTATIONS
 from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
+from tests.mutations.planted_sync import SYNC_MUTATIONS
 from tests.mutations.planted_tables import TABLE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 from tests.mutations.planted_worlds import WORLD_MUTATIONS
@@ -429,6 +430,7 @@ MUTATIONS: Final = (
     *LINK_END_MUTATIONS,
     *LINK_SERVER_MUTATIONS,
     *RESENT_MUTATIONS,
+    *SYNC_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUERY_MUTATIONS,

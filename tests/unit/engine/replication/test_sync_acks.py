@@ -61,7 +61,7 @@ def _tracker(engine: LinkedEngine) -> SyncAckTracker:
     return tracker
 
 
-def test_server_without_synchronous_rules_waits_for_its_log_only() -> None:
+def test_server_without_synchronous_rules_waits_for_one_log_only() -> None:
     first, _ = _pair(sync="")
     assert type(first.broker._acks) is AckTracker
     peer = _client(first)
@@ -106,7 +106,7 @@ def test_waiting_acknowledgement_does_not_hold_up_another_connection() -> None:
     assert _levels(other) == ["local"]
 
 
-def test_acknowledgements_of_one_connection_keep_their_order() -> None:
+def test_acknowledgements_of_one_connection_keep_the_order() -> None:
     first, second = _pair()
     peer = _client(first)
     _publish(peer, ASYNC)
@@ -144,7 +144,7 @@ def test_duplicate_waits_for_the_destination_as_the_first_message() -> None:
     assert again.acked_sequence == 1
 
 
-def test_duplicate_of_another_server_waits_until_that_server_has_it() -> None:
+def test_duplicate_of_another_server_waits_until_that_server_reports() -> None:
     first, second = _pair()
     back = join(second, first)
     _publish(_client(second))
@@ -173,7 +173,7 @@ def test_lost_connection_keeps_the_position_of_the_destination() -> None:
     assert again.acked_sequence == 1
 
 
-def test_old_copy_of_the_destination_holds_up_acknowledgements_after_its_handshake() -> None:
+def test_old_copy_of_the_destination_holds_up_acknowledgements_after_the_handshake() -> None:
     first, second = _pair()
     join(first, second)
     copy = second.copy()

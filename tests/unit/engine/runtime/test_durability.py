@@ -107,7 +107,7 @@ def test_weaker_of_two_levels_has_fewer_disks() -> None:
             assert weaker(level, above) == weaker(above, level) == level
 
 
-def test_destination_counts_as_written_until_it_reports_a_level() -> None:
+def test_destination_without_a_level_counts_as_written() -> None:
     links = SyncLinks(["a"])
     only = links.link_set([0])
     links.reset(0, 20)
