@@ -171,11 +171,16 @@ DESTINATION: Final = f"[[replication.destination]]\n{CONTEXT['[[replication.dest
 RULE: Final = f"[[replication.destination.topic]]\n{CONTEXT['[[replication.destination.topic]]']}"
 BEFORE: Final = {
     "[[replication.destination]]": NAMED,
+    "[replication]": NAMED,
     "[[replication.destination.topic]]": NAMED + DESTINATION,
     "[[queue]].replication": NAMED + DESTINATION + RULE,
 }
 """Tables before the one of a key."""
-AFTER: Final = {"[[replication.destination]]": RULE, "[instance].group": DESTINATION + RULE}
+AFTER: Final = {
+    "[[replication.destination]]": RULE,
+    "[instance].group": DESTINATION + RULE,
+    "[replication]": DESTINATION + RULE,
+}
 """Tables after the one of a key."""
 TABLES: Final = [table for table in reference.config_keys() if table]
 

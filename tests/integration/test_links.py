@@ -14,6 +14,7 @@ import tickertape as tt
 from tests.helpers.admin import ask, stats_of
 from tests.helpers.linked_servers import (
     ONE_WAY,
+    RULE,
     SECONDS,
     TOPIC,
     LinkedServer,
@@ -314,3 +315,30 @@ def test_server_without_replication_lists_no_link(tmp_path: Path) -> None:
         assert stats_of(server).links == []
         listed = CliRunner().invoke(cli, ["replication", "ls", "--admin", server.admin_url])
         assert listed.stdout == "no replication link is configured, and no server has opened one\n"
+
+
+# -- synchronous topics ---------------------------------------------------------------------------------
+
+
+def test_acknowledgement_on_a_synchronous_topic_waits_until_the_other_server_is_back(tmp_path: Path) -> None:
+    rules = RULE.replace("false", "true")
+    rules += '[[replication.destination.topic]]\nname = "elsewhere"\nsync = false\n'
+    with servers(tmp_path, "ny-1", "ny-2") as (first, second):
+        first.configure(destination("ny-2", second.address, rules=rules)).start()
+        second.configure(destination("ny-1", first.address, rules=rules)).start()
+        publish(first, "a", sent := bodies("a", 100))
+        assert differences(sent, second) == {}, "an acknowledged message is on both disks"
+        second.kill()
+        store = tt.MemoryPublishStore()
+        with first.client("b", store) as waiting, first.client("c", tt.MemoryPublishStore()) as other:
+            for body in (more := bodies("b", 100)):
+                waiting.publish(TOPIC, body)
+            other.publish("elsewhere", b"{}")
+            other.publish_flush(SECONDS)
+            have([*sent, b""], first)
+            with pytest.raises(tt.TimedOut):
+                waiting.publish_flush(0.2)
+            assert store.unpersisted_count() == 100
+            second.start()
+            waiting.publish_flush(SECONDS)
+        assert differences([*sent, *more], second) == {}

@@ -88,7 +88,6 @@ SYNC_MUTATIONS: Final = (
         _SOURCE,
         _COVERED,
         "        return self.durable\n",
-        _ACKS,
         _ENGINES,
         promise="R8",
     ),
@@ -129,7 +128,6 @@ SYNC_MUTATIONS: Final = (
         _TRACKER,
         "            level = weaker(level, before[1].level)\n",
         "            level = max(level, before[1].level)\n",
-        _ACKS,
         _ENGINES,
     ),
     _sync(
@@ -138,6 +136,14 @@ SYNC_MUTATIONS: Final = (
         'self._durable[link], self._level[link] = position, "written"\n',
         'self._durable[link], self._level[link] = position, "local"\n',
         _HORIZON,
+    ),
+    _sync(
+        "fully_durable is accepted for a pattern that matches a synchronous topic",
+        _TOPICS,
+        "        pattern = compile_topic_pattern(topic)\n        return any(\n",
+        "        pattern = compile_topic_pattern(topic)\n        return not pattern and any(\n",
+        _OF_TOPICS,
+        promise="R8",
     ),
     _sync(
         "a topic waits for links with an asynchronous first rule",

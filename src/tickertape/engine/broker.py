@@ -33,6 +33,7 @@ from tickertape.engine.commands.publish import PublishHandler
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
 from tickertape.engine.commands.subscribe import Request, SubscribeHandler
+from tickertape.engine.commands.subscribe_checks import check_not_synchronous
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.delivery.shared_cursor import SharedCursor
@@ -727,8 +728,15 @@ class Broker:
             self.heartbeats.begin(session.conn, command.interval_ms)
 
     def _answer(self, session: Session, command: Request) -> None:
-        if self._sessions.by_conn.get(session.conn) is session:  # an earlier command may have closed it
-            self.subscriptions.answer(session, command)
+        if self._sessions.by_conn.get(session.conn) is not session:
+            return  # an earlier command closed it
+        if self._sync is not None and isinstance(command, Subscribe) and command.options:
+            try:
+                check_not_synchronous(self.catalog, command, self._sync)
+            except TickertapeError as error:
+                self._outbox.reject(session.conn, command.id, error)
+                return
+        self.subscriptions.answer(session, command)
 
     def _close_slow_consumer(self, session: Session, why: str) -> None:
         if not session.ended:

@@ -205,6 +205,7 @@ def _replication(
         destinations=tuple(one.link() for one in config.replication.destinations),
         topics=TopicFacts.of(catalog),
         policy=policy,
+        acknowledge=config.replication.acknowledge,
     )
 
 

@@ -347,7 +347,8 @@ class Committed(Command, tag="cmtd", frozen=True, kw_only=True):
 class Persisted(Command, tag="d", frozen=True, kw_only=True):
     """Persistent publishes up to `frame`, and the publisher's sequence numbers up to `sequence`, are durable.
 
-    `level` is `local` (synced to this machine's disk) or `written` (sync policy `interval` or `never`).
+    `level` is `local` (synced to this machine's disk), `replicated(N)` (also to the disks of N synchronous
+    destinations) or `written` (sync policy `interval` or `never`, here or there).
     """
 
     frame: Count

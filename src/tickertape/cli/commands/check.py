@@ -164,12 +164,12 @@ def _document(config: str, settings: Config | None, problems: ConfigProblems, wa
 
 
 def _supported(replication: ReplicationConfig) -> dict[str, object]:
-    """Return the keys of replication that the server supports: those of asynchronous links."""
-    from tickertape.server.config.replication import DESTINATION_SYNCHRONOUS, SYNCHRONOUS
+    """Return the keys of replication that the server supports."""
+    from tickertape.server.config.replication import OF_DOWNGRADES, OF_WAITS
 
-    keys = {key: value for key, value in _fields(replication).items() if key not in SYNCHRONOUS}
+    keys = {key: value for key, value in _fields(replication).items() if key not in OF_WAITS}
     keys["destinations"] = [
-        {key: value for key, value in _fields(one).items() if key not in DESTINATION_SYNCHRONOUS}
+        {key: value for key, value in _fields(one).items() if key not in OF_DOWNGRADES}
         for one in replication.destinations
     ]
     return keys

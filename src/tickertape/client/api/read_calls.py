@@ -205,7 +205,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             timestamp: Deliver the time at which the server accepted each message (default False).
             live: After the replay, deliver messages before they are synced to disk (default False).
             fully_durable: Deliver only messages that are on all synchronous replicas (default False).
-                Synchronous links are not supported yet, so the option has no effect.
+                A server refuses it for topics with synchronous links, which is not supported yet.
             bookmark_not_found: Action for a bookmark that the log does not contain: `"fail"` (default) raises
                 `BookmarkUnknown`, `"now"` starts at NOW, and `"epoch"` starts at EPOCH.
             select: Fields to send, as in `subscribe`.

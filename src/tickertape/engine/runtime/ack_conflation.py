@@ -63,7 +63,12 @@ class AckConflation:
             self._deadlines.drop(conn)
         elif before is not None:
             sequence = max(before[1].sequence, command.sequence)
-            merged = Persisted(frame=command.frame, sequence=sequence, level=command.level)
+            level = command.level
+            if level != before[1].level:
+                from tickertape.engine.runtime.durability import weaker  # with synchronous links only
+
+                level = weaker(level, before[1].level)
+            merged = Persisted(frame=command.frame, sequence=sequence, level=level)
             self.held[conn] = session, merged
             return False
         elif mono < (leaves := self._free.get(conn, mono)):

@@ -357,7 +357,7 @@ def _replication(
         )
     local = frozenset(topics.local_queues)
     server = ReplicatingServer(
-        name, instance.has("name"), topics.recorded, topics.types, topics.queues, local, synchronous=False
+        name, instance.has("name"), topics.recorded, topics.types, topics.queues, local, downgrades=False
     )
     return read_replication(section, server)
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from tickertape.base.errors import ConfigurationError
 from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.engine.limits import replication_patterns_max, replication_rules_max
@@ -38,8 +36,8 @@ class ReplicatingServer:
     queues: Sequence[QueueDefinition] = ()
     local_queues: frozenset[str] = frozenset()
     """Names of the queues with `replication = "local"`."""
-    synchronous: bool = True
-    """Whether the server supports synchronous links."""
+    downgrades: bool = True
+    """Whether the server supports the other keys of synchronous links."""
 
 
 def read_rules(sections: Sequence[Section], server: ReplicatingServer) -> tuple[ReplicationRule, ...]:
@@ -88,15 +86,9 @@ def _rule(section: Section, recorded: TopicSet | None, server: ReplicatingServer
         _check_queue_name(section, topic, server.queues)
     types = types_of(topic, topic_set_of([topic]) if key == "pattern" else None, server.types)
     text = section.value("filter", message_filter(types), None)
-    sync = section.required("sync", flag_of if server.synchronous else _asynchronous, False)
+    sync = section.required("sync", flag_of, False)
     section.finish()
     return ReplicationRule(topic=topic, filter=text, sync=sync)
-
-
-def _asynchronous(value: Any) -> bool:
-    if flag_of(value):
-        raise ConfigurationError("cannot be true: synchronous links are not supported yet. Use false.")
-    return False
 
 
 def _check_pattern_recorded(

@@ -1,6 +1,6 @@
 """Replication configuration: the table `[replication]` and its destinations.
 
-Keys of synchronous links are refused where a server does not support them, so that no key is parsed and
+Keys of downgrades and waits are refused where a server does not support them, so that no key is parsed and
 ignored.
 
 Invariants:
@@ -63,12 +63,12 @@ READY: Final[tuple[Ready, ...]] = ("local", "synchronous")
 REPLICATION_LATER: Final = ("wait_for_peers",)
 DESTINATION_LATER: Final = ("hold_max",)
 """Keys of planned features."""
-SYNCHRONOUS: Final = (
-    "acknowledge", "behind_wait", "history_wait", "merge_when_behind", "ready", "peak_rate",
+OF_WAITS: Final = (
+    "behind_wait", "history_wait", "merge_when_behind", "ready", "peak_rate",
 )  # fmt: skip
-"""Keys of synchronous links in `[replication]`."""
-DESTINATION_SYNCHRONOUS: Final = ("downgrade_after", "downgrade_grace", "upgrade_below", "ack_interval")
-"""Keys of synchronous links in a destination."""
+"""Keys of downgrades and waits in `[replication]`."""
+OF_DOWNGRADES: Final = ("downgrade_after", "downgrade_grace", "upgrade_below", "ack_interval")
+"""Keys of downgrades in a destination."""
 NEVER: Final = "never"
 """Value of `downgrade_after` for acknowledgements that always wait."""
 
@@ -141,7 +141,7 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_replication(section: Section, server: ReplicatingServer) -> ReplicationConfig:
     """Read the table `[replication]`."""
-    section.not_built(*REPLICATION_LATER, *(() if server.synchronous else SYNCHRONOUS))
+    section.not_built(*REPLICATION_LATER, *(() if server.downgrades else OF_WAITS))
     if not server.is_named:
         section.problem(
             "",
@@ -182,7 +182,7 @@ def read_replication(section: Section, server: ReplicatingServer) -> Replication
 
 
 def _destination(section: Section, server: ReplicatingServer) -> DestinationConfig:
-    section.not_built(*DESTINATION_LATER, *(() if server.synchronous else DESTINATION_SYNCHRONOUS))
+    section.not_built(*DESTINATION_LATER, *(() if server.downgrades else OF_DOWNGRADES))
     name = section.required("name", instance_name_of, "")
     none: tuple[str, ...] = ()
     addresses = section.required("addresses", _addresses, none)

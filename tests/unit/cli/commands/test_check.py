@@ -267,7 +267,7 @@ def test_check_with_fitting_servers_is_valid(tmp_path: Path) -> None:
 def test_check_shows_supported_keys_of_replication_only(tmp_path: Path) -> None:
     result = run("check", str(linked(tmp_path, "ny-1", "ny-2")), "--output", "json")
     replication = json.loads(result.stdout)["configuration"]["replication"]
-    assert list(replication) == ["destinations"]
+    assert list(replication) == ["acknowledge", "destinations"]
     (destination,) = replication["destinations"]
     assert set(destination) == {
         "name", "addresses", "rules", "token_file", "ca", "insecure", "pass_through", "exclude_validation"

@@ -310,3 +310,41 @@ def test_answered_publisher_owes_nothing() -> None:
     tracker = _tracker(first)
     assert (tracker._owed_count, tracker._owed, tracker._held, tracker._fronts) == (0, {}, {}, {})
     assert peer.acked_sequence == 6
+
+
+# -- deliveries -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "options", "refused"),
+    [
+        (SYNC, "fully_durable", True),
+        ("^or", "fully_durable", True),
+        (".*", "bookmark,fully_durable", True),
+        (ASYNC, "fully_durable", False),
+        ("^tr", "fully_durable", False),
+        (SYNC, "", False),
+    ],
+)
+def test_fully_durable_on_a_synchronous_topic_is_refused(topic: str, options: str, *, refused: bool) -> None:
+    first, _ = _pair()
+    peer = _client(first)
+    number = peer.subscribe("s", topic, bookmark="0", options=options)
+    first.settle()
+    answer = peer.answers[number]
+    assert isinstance(answer, Ack)
+    text = (
+        f"Cannot use option fully_durable with '{topic}': deliveries that wait for synchronous links are not "
+        "supported yet. Remove the option."
+    )
+    assert (answer.code, answer.text) == (("bad_option", text) if refused else ("", ""))
+
+
+def test_fully_durable_without_synchronous_links_is_accepted() -> None:
+    first, _ = _pair(sync="")
+    peer = _client(first)
+    number = peer.subscribe("s", SYNC, bookmark="0", options="fully_durable")
+    first.settle()
+    answer = peer.answers[number]
+    assert isinstance(answer, Ack)
+    assert (answer.code, answer.found) == ("", True)

@@ -64,3 +64,28 @@ def test_cache_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert topics.links_of([f"t{number}"]) == topics.links.link_set([0])
         assert topics.links_of([f"s{number}"]) == NO_LINKS
         assert len(topics._of_topic) <= 10
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("orders", True),
+        ("trades", False),
+        ("^ord", True),
+        ("^tr", False),
+        ("p/1", True),
+        ("^p/", True),
+        (".*", True),
+    ],
+)
+def test_topics_that_may_have_a_synchronous_link(topic: str, *, expected: bool) -> None:
+    link = OutgoingLink(
+        destination="b",
+        rules=(
+            ReplicationRule(topic="trades", sync=False),
+            ReplicationRule(topic="^p/", sync=True),
+            ReplicationRule(topic=".*", sync=False),
+        ),
+    )
+    topics = SyncTopics([_link("a", orders=True), link], ())
+    assert topics.may_wait(topic) == expected

@@ -72,6 +72,17 @@ def test_conflated_acknowledgement_covers_the_highest_sequence() -> None:
     assert last == Persisted(frame=3, sequence=90)
 
 
+def test_conflated_acknowledgement_names_the_weakest_level() -> None:
+    for levels in (["local", "replicated(2)"], ["replicated(2)", "local"]):
+        world = Conflated()
+        world.persisted(world.slow, 1, 10.0)
+        for frame, level in enumerate(levels, 2):
+            command = Persisted(frame=frame, level=level)
+            assert not world.conflation.persisted(world.slow, command, 10.1)
+        held = world.conflation.release(world.slow.conn)
+        assert held == Persisted(frame=3, level="local")
+
+
 def test_frames_that_one_acknowledgement_covers_are_bounded() -> None:
     world = Conflated()
     for frame in range(1, 2 * ack_conflation_frames_max + 2):

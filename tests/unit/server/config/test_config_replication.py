@@ -130,21 +130,33 @@ def test_loader_reads_replication_with_asynchronous_topics(tmp_path: Path) -> No
     )
 
 
-def test_loader_refuses_keys_of_synchronous_links(tmp_path: Path) -> None:
-    keys = ("acknowledge", "behind_wait", "history_wait", "merge_when_behind", "ready", "peak_rate")
+def test_loader_reads_synchronous_topics(tmp_path: Path) -> None:
+    text = NAMED + "[replication]\nacknowledge = 'any 1'\n" + BASE + TOPIC
+    config, problems = loaded(tmp_path, text)
+    assert problems == []
+    assert config is not None
+    assert config.replication is not None
+    assert config.replication.acknowledge == 1
+    assert config.replication.destinations[0].rules == (ReplicationRule(topic="orders", sync=True),)
+
+
+def test_loader_refuses_keys_of_downgrades_and_waits(tmp_path: Path) -> None:
+    keys = ("behind_wait", "history_wait", "merge_when_behind", "ready", "peak_rate")
     destination = ("downgrade_after", "downgrade_grace", "upgrade_below", "ack_interval")
     config, problems = loaded(tmp_path, NAMED + FULL.replace('"${T}"', "true").replace("token_file", "#"))
     assert config is None
     for key in (*keys, *(f"destination.{key}" for key in destination)):
         assert f"replication.{key}: is not supported yet. Remove it." in problems
-    sync = "cannot be true: synchronous links are not supported yet. Use false."
-    assert problems.count(f"replication.destination.topic.sync: {sync}") == 2
+    assert len(problems) == 10
 
 
 def test_unknown_key_of_replication_lists_supported_keys_only(tmp_path: Path) -> None:
     _, problems = loaded(tmp_path, NAMED + "[replication]\nacknowledged = 1\n" + BASE + ASYNC)
     assert problems == [
-        "replication.acknowledged: unknown key. Did you mean 'acknowledge'? [replication] takes destination"
+        (
+            "replication.acknowledged: unknown key. Did you mean 'acknowledge'? [replication] takes "
+            "acknowledge, destination"
+        )
     ]
 
 

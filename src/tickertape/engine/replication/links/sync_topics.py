@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tickertape.base.names import is_pattern
 from tickertape.engine.limits import routed_topics_kept_max
 from tickertape.engine.replication.link_facts import OutgoingLink
 from tickertape.engine.replication.routes import RuleSet
 from tickertape.engine.runtime.durability import NO_LINKS, LinkSet, SyncLinks
+from tickertape.filter import compile_topic_pattern
+from tickertape.filter.pattern_overlap import may_overlap
 from tickertape.wire.sow_command import SOW_TOPIC
 
 
@@ -37,6 +40,17 @@ class SyncTopics:
             known = self._of_topic.get(topic)
             found = LinkSet(found | (self._search(topic) if known is None else known))
         return found
+
+    def may_wait(self, topic: str) -> bool:
+        """Return whether a topic, or one that may match a pattern, has a synchronous link."""
+        if not is_pattern(topic):
+            return bool(self.links_of([topic]))
+        pattern = compile_topic_pattern(topic)
+        return any(
+            rule.sync and (may_overlap(rule.topic, topic) if rule.has_pattern else pattern.search(rule.topic))
+            for rules in self._rules
+            for rule in (*rules.names, *rules.patterns)
+        )
 
     def _search(self, topic: str) -> LinkSet:
         if topic == SOW_TOPIC:  # a delete names its topics in its body
