@@ -122,8 +122,8 @@ LINK_SERVER_MUTATIONS: Final = (
     Mutation(
         "a synchronous topic is accepted and acknowledged asynchronously",
         "server/config/replicated_topics.py",
-        "flag_of if server.synchronous else _asynchronous",
-        "flag_of",
+        "    return ReplicationRule(topic=topic, filter=text, sync=sync)\n",
+        "    return ReplicationRule(topic=topic, filter=text, sync=sync and not topic)\n",
         (_CONFIG,),
         promise="R9",
         tier="unit",
