@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,14 @@ from tests.helpers.linked_servers import (
 from tickertape.base.errors import TickertapeError
 from tickertape.cli.support.command_group import cli
 from tickertape.security.tokens import new_token
+from tickertape.server.engine_driver import HANDSHAKES_TEXT
+from tickertape.server.limits import link_handshakes_bytes_max
 from tickertape.testing.server import wait_until
 from tickertape.wire.accepted_connection import NO_CLIENTS_TEXT
 from tickertape.wire.commands import PREFACE, Command, Goodbye
 from tickertape.wire.connection import NO_LINKS_TEXT, Received
 from tickertape.wire.frames import encode_frame
-from tickertape.wire.link import LinkAck, LinkRule
+from tickertape.wire.link import LinkAck, LinkRule, LinkTopics
 from tickertape.wire.link_connection import LinkConnection
 
 pytestmark = pytest.mark.slow
@@ -254,3 +257,19 @@ def test_link_without_tls_to_an_address_with_tls_is_refused(tmp_path: Path) -> N
         plain = second.address.replace("tls://", "tcp://")
         first.configure(destination("ny-2", plain, more=ONE_WAY)).start()
         assert "requires TLS" in text_of(refusal(first, "connection_close"))
+
+
+def test_incomplete_handshakes_take_a_bounded_part_of_the_memory(tmp_path: Path) -> None:
+    topics = LinkTopics(recorded=tuple(f"{number:015}" for number in range(14_000)))
+    data = b"".join(encode_frame(replace(OPEN, side=replace(SOURCE, topics=topics))))
+    admitted = link_handshakes_bytes_max // len(data)
+    with servers(tmp_path, "ny-2") as (server,), ExitStack() as peers:
+        server.configure().start()
+        for number in range(admitted + 8):
+            peer = peers.enter_context(socket.create_connection(("127.0.0.1", server.port.number), SECONDS))
+            peer.sendall(PREFACE + data[:40_000])
+            peer.settimeout(SECONDS)
+            if number >= admitted:
+                assert HANDSHAKES_TEXT.encode() in peer.recv(65_536)
+        publish(server, "a", sent := bodies("a", 1))
+        assert server.log() == sent

@@ -156,6 +156,15 @@ LINK_SERVER_MUTATIONS: Final = (
         tier="integration",
     ),
     Mutation(
+        "incomplete handshakes of links take the memory of frames of clients",
+        "server/engine_driver.py",
+        "        if connection.takes_logon and not connection.destination:\n",
+        "        if False:\n",
+        (_RIGHTS,),
+        promise="R12",
+        tier="integration",
+    ),
+    Mutation(
         "a lost link is never connected again",
         "server/engine_driver.py",
         "            self.links.ended(effect.destination, refused=effect.refused)\n",

@@ -54,7 +54,12 @@ from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.security.tokens import name_in
 from tickertape.server.clock import clock
 from tickertape.server.events import event
-from tickertape.server.limits import connections_max, inbound_stall_seconds_max, logon_seconds_max
+from tickertape.server.limits import (
+    connections_max,
+    inbound_stall_seconds_max,
+    link_handshakes_bytes_max,
+    logon_seconds_max,
+)
 from tickertape.server.network.command_scheduler import CommandScheduler
 from tickertape.server.network.connection import ClientConnection, PeerConnection
 from tickertape.server.network.connection_events import log_connection_effect, log_effect, log_end
@@ -79,6 +84,10 @@ _NO_LOGON: Final = (
 _NO_ANSWER: Final = (
     f"Cannot open a link: the destination did not answer within {logon_seconds_max:g} s. Check it."
 )
+HANDSHAKES_TEXT: Final = (
+    "Cannot open a link: the server reads too many large handshakes of other links now. Try again later."
+)
+"""Error text for a large handshake beyond the memory of all of them."""
 _STOPPED: Final = "Cannot serve clients: the server has stopped. Wait until it runs again."
 _LINK_STOPPED: Final = "Cannot continue the link: the server has stopped. Wait until it runs again."
 _CLOSE_SECONDS_MAX: Final = 5.0
@@ -112,6 +121,9 @@ class EngineDriver:
         self.broker = opened.broker
         self.inbound = InboundBudget() if inbound is None else inbound
         """Memory budget of incomplete large frames."""
+        self.handshakes = InboundBudget(link_handshakes_bytes_max)
+        """Memory budget of incomplete large handshakes, so that peers without rights take none of `inbound`.
+        """
         self._connections_max = connections
         self._inbound_timer: asyncio.TimerHandle | None = None
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
@@ -310,13 +322,20 @@ class EngineDriver:
 
     def large_frame(self, conn: int, size: int, received: int) -> None:
         """Record the received bytes of an incomplete large frame."""
-        if not self.inbound.came(conn, size, received, time.monotonic()):
-            self.connections[conn].set_reading(enabled=False, reason="inbound")
+        now, connection = time.monotonic(), self.connections[conn]
+        if connection.takes_logon and not connection.destination:
+            if not self.handshakes.came(conn, size, received, now):
+                self.handshakes.ended(conn, now)
+                self.violated(conn, NotReady(HANDSHAKES_TEXT))
+        elif not self.inbound.came(conn, size, received, now):
+            connection.set_reading(enabled=False, reason="inbound")
             self._watch_inbound()
 
     def large_frame_ended(self, conn: int) -> None:
         """Release the large frame of a connection, when it is complete or the connection ends."""
-        for admitted in self.inbound.ended(conn, time.monotonic()):
+        now = time.monotonic()
+        self.handshakes.ended(conn, now)
+        for admitted in self.inbound.ended(conn, now):
             self.connections[admitted].set_reading(enabled=True, reason="inbound")
 
     def _watch_inbound(self) -> None:

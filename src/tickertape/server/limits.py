@@ -15,6 +15,9 @@ inbound_stall_seconds_max: Final = 10.0
 time."""
 inbound_progress_bytes_min: Final = receive_buffer_bytes
 """Progress that a frame must make within `inbound_stall_seconds_max`, unless it completes."""
+link_handshakes_bytes_max: Final = 16 * MIB
+"""Memory of incomplete handshakes above `frame_in_place_bytes_max`, over all accepted connections. The server
+closes connections with further ones."""
 logon_seconds_max: Final = 10.0
 """Time limit of a logon. The server closes the connection afterwards."""
 connections_max: Final = 10_000

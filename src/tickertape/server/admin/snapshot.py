@@ -177,7 +177,7 @@ class InstanceSnapshot:
                 anonymous_bytes=None,
                 tail_cache_bytes=driver.broker.journal.view.tail_bytes,
                 outbox_bytes=outbox,
-                inbound_bytes=driver.inbound.bytes,
+                inbound_bytes=driver.inbound.bytes + driver.handshakes.bytes,
             ),
             slow_clients=self._slow_clients(),
             transactions=self._transactions(),

@@ -44,6 +44,7 @@ def instance_of(world: EngineWorld) -> EngineDriver:
         steps=Histogram(),
         stopped=PendingFuture(),
         inbound=SimpleNamespace(bytes=11),
+        handshakes=SimpleNamespace(bytes=3),
     )
     return cast("EngineDriver", parts)
 
@@ -75,7 +76,7 @@ def test_snapshot_counts_sessions_and_subscriptions_left_out(monkeypatch: pytest
     assert [session.subscription_count for session in stats.sessions] == [2, 2, 2]
     assert (stats.session_count, stats.sessions_left_out) == (5, 2)
     assert (stats.subscription_count, stats.subscriptions_left_out) == (10, 6)
-    assert (stats.memory.outbox_bytes, stats.memory.inbound_bytes) == (35, 11)
+    assert (stats.memory.outbox_bytes, stats.memory.inbound_bytes) == (35, 14)
 
 
 def test_snapshot_above_the_subscription_limit_has_no_counts_by_topic(
