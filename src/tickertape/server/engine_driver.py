@@ -120,10 +120,8 @@ class EngineDriver:
     ) -> None:
         self.broker = opened.broker
         self.inbound = InboundBudget() if inbound is None else inbound
-        """Memory budget of incomplete large frames."""
         self.handshakes = InboundBudget(link_handshakes_bytes_max)
-        """Memory budget of incomplete large handshakes, so that peers without rights take none of `inbound`.
-        """
+        """Memory budgets of incomplete large frames, and of handshakes of peers without rights."""
         self._connections_max = connections
         self._inbound_timer: asyncio.TimerHandle | None = None
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
