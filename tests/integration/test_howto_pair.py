@@ -43,9 +43,9 @@ def test_pair_howto_blocks_print_the_documented_output(
         text = text.replace(f":{number}", f":{port.number}")
     blocks = [match.groups() for match in BLOCK.finditer(text)]
     assert [language for language, _, _ in blocks] == [
-        "toml", "toml", "console", "console", "python", "console", "console", "toml"
+        "toml", "toml", "console", "console", "python", "console", "console", "toml", "toml"
     ]  # fmt: skip
-    first, second, check, serve, use, ls, token, remote = blocks
+    first, second, check, serve, use, ls, token, remote, synchronous = blocks
     for name, (_, source, _) in (("ny-1", first), ("ny-2", second)):
         Path(f"{name}.toml").write_text(source)
     assert run(check[1]).startswith("ny-1.toml: valid\n")
@@ -53,6 +53,9 @@ def test_pair_howto_blocks_print_the_documented_output(
     assert run(token[1]) == ""
     Path("remote.toml").write_text(remote[1])
     assert load_config("remote.toml").replication is not None
+    rules = remote[1].partition("[[replication.destination.topic]]")[0] + synchronous[1]
+    Path("synchronous.toml").write_text(rules)
+    assert load_config("synchronous.toml").replication is not None
     servers = [RunningServer(tmp_path / name, Path(f"{name}.toml"), listen=None) for name in ("ny-1", "ny-2")]
     for server, admin in zip(servers, (9008, 9018), strict=True):
         server.admin_url = f"http://127.0.0.1:{ports[admin].number}"

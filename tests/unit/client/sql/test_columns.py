@@ -80,7 +80,7 @@ def test_too_many_fields_of_a_table_are_refused() -> None:
     fields = {f"k{i}": i for i in range(sql_columns_max)}
     assert len(columns_of("t", [json.dumps(fields).encode()])) == sql_columns_max
     wide = json.dumps({**fields, "more": 1}).encode()
-    with pytest.raises(BadQuery, match=r"^Cannot query 't': its records have 1,025 .* Use types= .*\.$"):
+    with pytest.raises(BadQuery, match=r"^Cannot query 't': its records have 1,025 .* parameter `types`\.$"):
         columns_of("t", [wide])
     assert columns_of("t", [wide], {"more": pa.int8()})["more"].to_pylist() == [1]
 

@@ -10,7 +10,7 @@ from tests.helpers.linked import events, join, links_of, make_pair, publish, row
 from tests.simulation.journal_world import read_log
 from tests.simulation.linked_engine import LinkedEngine, PipeEnd, texts_of
 from tests.simulation.linked_engines import link_to
-from tickertape.base.errors import AuthenticationFailed, HeartbeatMissed, LinkRefused
+from tickertape.base.errors import AuthenticationFailed, FrameTooLarge, HeartbeatMissed, LinkRefused
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import link_heartbeat_seconds
 from tickertape.engine.replication.links import destination_end, handshakes
@@ -122,6 +122,15 @@ def test_old_copy_that_lacks_removed_rows_refuses_the_link() -> None:
     join(first, second)
     assert "retention removed the rows before" in texts_of(first.ended)[-1]
     assert first.ended[-1].refused
+    assert row_of(first).state == "refused"
+
+
+def test_handshake_that_is_too_large_to_send_is_refused() -> None:
+    first, second = make_pair()
+    join(first, second)
+    (conn,) = first.broker.connections
+    assert row_of(first).state == "live"
+    first.broker.goodbye(conn, FrameTooLarge("Cannot encode the handshake."))
     assert row_of(first).state == "refused"
 
 

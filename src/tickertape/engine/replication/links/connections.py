@@ -10,6 +10,7 @@ from typing import Final
 from tickertape.base.errors import (
     AuthenticationFailed,
     BadVersion,
+    FrameTooLarge,
     LimitReached,
     LinkRefused,
     PublisherCollision,
@@ -24,6 +25,7 @@ from tickertape.wire.commands import LinkMismatch
 _OPERATOR_ERRORS: Final = (
     AuthenticationFailed,
     BadVersion,
+    FrameTooLarge,
     LimitReached,
     LinkRefused,
     PublisherCollision,
