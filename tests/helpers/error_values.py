@@ -33,6 +33,7 @@ VALUES: dict[str, Value] = {
     "disconnected": "tcp://127.0.0.1:1",
     "tls_failed": lambda place: place.server.uri.replace("tcp", "tls"),
     "name_in_use": "taken",
+    "link_refused": "server-1",
     "publisher_collision": "sink",
     "bad_version": "9",
     "bad_command": "boom",

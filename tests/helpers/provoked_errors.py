@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,13 @@ from crc32c import crc32c
 
 import tickertape as tt
 from tests.helpers.engine_parts import make_outbox
+from tests.helpers.linked import join
 from tests.helpers.peer import Peer, frame
 from tests.helpers.queues import SECONDS
 from tests.helpers.wire import joined
 from tests.simulation.engine_world import EngineWorld
+from tests.simulation.linked_engine import LinkedEngine
+from tests.simulation.linked_engines import link_to
 from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.base.errors import FrameStalled, TickertapeError, error_from_code
 from tickertape.base.interfaces import Now
@@ -139,6 +143,16 @@ Provoke = Callable[[Place], TickertapeError]
 
 
 # -- provocations -------------------------------------------------------------------------------------
+
+
+def refused_link(_: Place) -> TickertapeError:
+    """A link to a server that does not replicate back."""
+    source = LinkedEngine(1, 0, (link_to(1),), Counter())
+    destination = LinkedEngine(2, 1, (), Counter())
+    join(source, destination)
+    (ended,) = source.ended
+    assert ended.error is not None
+    return ended.error
 
 
 def twice(client: tt.Client) -> None:
@@ -503,6 +517,7 @@ PROVOKED: dict[str, Provoke] = {
     "bad_command": lambda p: p.goodbye(PREFACE + header(b"\x81\xa1c\xa4boom")),
     "bad_batch": lambda p: p.goodbye(batch_frame(bytes(4096)), "peer"),
     "bad_link": of_place(lambda _: LinkOrder().from_source(LinkNames(end=1))),
+    "link_refused": refused_link,
     "corrupt_batch": lambda p: p.goodbye(batch_frame(changed(GOOD, len(GOOD) - 8)), "peer"),
     "logon_required": lambda p: p.goodbye(PREFACE + frame(Flush(id=1))),
     "already_logged_on": lambda p: p.goodbye(LOGON, "peer"),

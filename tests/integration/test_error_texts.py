@@ -75,7 +75,8 @@ SUBSTITUTES: dict[str, str] = {
     "bad_path": "the wire reports a path in a filter or option as an error of these",
     "forked": "needs a fork (tests/conformance/test_client_forks.py)",
     "heartbeat": "needs a silent server for seconds (tests/conformance/test_client_heartbeats.py)",
-    "bad_link": "no server has links yet",
+    "bad_link": "a hostile server sees it (tests/integration/test_link_rights.py)",
+    "link_refused": "needs two servers with links (tests/integration/test_links.py)",
     "frame_stalled": "needs minutes of stalled frames (test_inbound_budget_connections.py)",
 }
 """Codes whose row calls the function that makes the error, with the reason."""
