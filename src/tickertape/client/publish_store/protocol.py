@@ -128,8 +128,8 @@ class LogonNotingPublishStore(PublishStore, Protocol):
     After the logon, it removes the messages of non-persistent topics from the store, and sends them without
     sequence numbers. It does the same with messages of an earlier process that never logged on. A
     process that has logged on stores only messages of persistent topics. The next process resends these
-    messages. If their topic is no longer persistent, the server ends the connection of the next process
-    with `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
+    messages. If their topic is not persistent any more, the server ends the new connection with
+    `TopicNotRecorded`. All publish stores of Tickertape follow this protocol.
     """
 
     @property

@@ -22,8 +22,6 @@ from tickertape.wire.link import (
     LinkRuns,
     LinkSide,
     SourceCommand,
-    link_name_bytes,
-    link_position_bytes,
 )
 
 
@@ -104,13 +102,7 @@ class DestinationEnd:
                 "Report the defect of the source."
             )
         self.taker.received(command, batch)
-        counters = self.state.counters
-        if isinstance(command, LinkRuns) and batch is not None:
-            counters.messages += batch.count
-            counters.bytes += batch.cost
-        elif isinstance(command, LinkNames):
-            counters.named += len(command.rows) // link_name_bytes
-            counters.bytes += len(command.rows)
+        self.state.counters.count(command, batch)
 
     def step(self) -> None:
         """Append a bounded number of rows. Raises errors after which the link ends."""
@@ -123,6 +115,5 @@ class DestinationEnd:
             return []
         commands = self.taker.take_commands()
         for command in commands:
-            if isinstance(command, LinkRequest):
-                self.state.counters.requested += len(command.positions) // link_position_bytes
+            self.state.counters.count(command)
         return commands

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from tickertape.batch import MessageBatch
+from tickertape.wire.link import LinkNames, LinkRequest, LinkRuns, link_name_bytes, link_position_bytes
+
 LinkState = Literal["down", "opening", "resync", "live", "refused"]
 """State of a link. `resync`: it brings rows that were persisted before the handshake. `refused`: an operator
 must act."""
@@ -27,6 +30,17 @@ class LinkCounters:
         """Rows that were sent or received by their names only."""
         self.requested = 0
         """Named rows whose bodies the destination requested."""
+
+    def count(self, command: object, batch: MessageBatch | None = None) -> None:
+        """Count a command of the link with its batch, in either direction."""
+        if isinstance(command, LinkRuns) and batch is not None:
+            self.messages += batch.count
+            self.bytes += batch.cost
+        elif isinstance(command, LinkNames):
+            self.named += len(command.rows) // link_name_bytes
+            self.bytes += len(command.rows)
+        elif isinstance(command, LinkRequest):
+            self.requested += len(command.positions) // link_position_bytes
 
 
 class LinkRow(NamedTuple):

@@ -17,14 +17,10 @@ from tickertape.wire.link import (
     DestinationCommand,
     LinkAck,
     LinkCredit,
-    LinkNames,
     LinkOpened,
     LinkRequest,
-    LinkRuns,
     LinkSide,
     SourceCommand,
-    link_name_bytes,
-    link_position_bytes,
 )
 
 
@@ -135,8 +131,7 @@ class SourceEnd:
                 f"Unexpected {type(command).__name__} from the destination of a link. "
                 "Report the defect of the destination."
             )
-        if isinstance(command, LinkRequest):
-            self.state.counters.requested += len(command.positions) // link_position_bytes
+        self.state.counters.count(command)
         self.source.received(command)
 
     def take_resynced(self) -> bool:
@@ -150,14 +145,8 @@ class SourceEnd:
         if self.source is None:
             return []
         frames = self.source.step()
-        counters = self.state.counters
         for command, batch in frames:
-            if isinstance(command, LinkRuns) and batch is not None:
-                counters.messages += batch.count
-                counters.bytes += batch.cost
-            elif isinstance(command, LinkNames):
-                counters.named += len(command.rows) // link_name_bytes
-                counters.bytes += len(command.rows)
+            self.state.counters.count(command, batch)
         return frames
 
     def stop(self) -> None:
