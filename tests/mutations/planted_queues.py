@@ -14,6 +14,7 @@ _CRASHES = "simulation/test_queue_crashes.py"
 _DELIVERING = "unit/engine/queues/test_dispatch.py"
 _FILTERS = "unit/engine/queues/test_many_filters.py"
 _STEPS = "unit/engine/queues/test_bounded_steps.py"
+_PASSED_OVER = "unit/engine/queues/test_passed_over.py"
 _ORDER = "unit/engine/queues/state/test_delivery_order.py"
 
 QUEUE_MUTATIONS: Final = (
@@ -102,6 +103,24 @@ QUEUE_MUTATIONS: Final = (
             ),
         ),
         promise="R11",
+        tier="unit",
+    ),
+    Mutation(
+        "a consumer that hangs gets its message again",
+        "engine/queues/worker.py",
+        "                queue.pass_over(lease.holder, self._clock.mono)\n",
+        "                pass\n",
+        (f"{_PASSED_OVER}::test_expired_lease_moves_the_message_to_another_consumer",),
+        promise="behaviour 39",
+        tier="unit",
+    ),
+    Mutation(
+        "the end of a wait for other consumers is not a deadline",
+        "engine/queues/worker.py",
+        "earlier(self.queue.leases.next_deadline(), self.queue.next_pass_over_end())",
+        "self.queue.leases.next_deadline()",
+        (f"{_PASSED_OVER}::test_consumer_with_an_expired_lease_gets_messages_after_another_lease_period",),
+        promise="behaviour 39",
         tier="unit",
     ),
     Mutation(

@@ -5,6 +5,8 @@ queue would assign one by one.
 
 Invariants:
 - Each message is delivered to one consumer, within its backlog limit and its credit.
+- A consumer whose lease expired gets no message that another consumer accepts, until it settles a message or
+  one lease period is over.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import queue_frame_messages_max, queue_step_choices_max, queue_step_messages_max
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.queues.consumer_filter import ConsumerFilter, ConsumerFilters
+from tickertape.engine.queues.consumer_filter import ConsumerFilters
 from tickertape.engine.queues.message_reader import Fetched, MessageReader, QueueAccess
 from tickertape.engine.queues.queue_feed import FeedQueue, QueueFeed
 from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
@@ -66,6 +68,8 @@ class QueueDispatch:
         """Whether the current round found a consumer with too little credit."""
         self._has_given = False
         """Whether the current round delivered messages."""
+        self._left_to: dict[QueueFeed, BitMap64] = {}
+        """Messages for the consumers whose lease expired. They may get all messages if they are not in it."""
 
     # -- consumers --------------------------------------------------------------------------------------
 
@@ -125,28 +129,56 @@ class QueueDispatch:
         return again
 
     def _room(self, consumer: QueueFeed) -> int:
-        return 0 if self._short_of_credit.get(consumer) == consumer.allowance.credit else consumer.room
+        if self._short_of_credit.get(consumer) == consumer.allowance.credit:
+            return 0
+        left = self._left_to.get(consumer)
+        return consumer.room if left is None or left else 0
+
+    def _pass_over(self) -> None:
+        """Find the messages for each consumer whose lease expired: those that no other consumer accepts, even
+        if it is at its limit. A consumer without others gets all messages."""
+        queue = self._queue
+        self._left_to = {}
+        if not queue.passed_over:
+            return
+        others = [self.filters.of(c) for c in queue.consumers if c not in queue.passed_over]
+        if not others:
+            return
+        matching = [n.matching for n in others if n is not None]
+        accepted = BitMap64.union(BitMap64(), *matching) if len(matching) == len(others) else None
+        for consumer in queue.passed_over:
+            consumer_filter = self.filters.of(consumer)
+            left = queue.state.ready if consumer_filter is None else consumer_filter.matching
+            self._left_to[consumer] = BitMap64() if accepted is None else left - accepted
+
+    def _matching(self, consumer: QueueFeed) -> BitMap64 | None:
+        """Return the messages that the consumer may get. None: all messages."""
+        if (left := self._left_to.get(consumer)) is not None:
+            return left
+        consumer_filter = self.filters.of(consumer)
+        return None if consumer_filter is None else consumer_filter.matching
 
     def _wanted(self) -> Int64s:
         queue = self._queue
+        self._pass_over()
         total = queue.room()
         total = queue_step_messages_max if total is None else min(total, queue_step_messages_max)
         rooms = 0
-        passing: dict[ConsumerFilter, None] | None = {}
+        passing: dict[int, BitMap64] | None = {}
         for consumer in queue.consumers:
             room = self._room(consumer)
             if not room:
                 continue
             rooms += room
-            consumer_filter = self.filters.of(consumer)
-            if consumer_filter is None:
+            matching = self._matching(consumer)
+            if matching is None:
                 passing = None
             elif passing is not None:
-                passing[consumer_filter] = None
+                passing[id(matching)] = matching
         total = min(total, rooms)
         if not total:
             return np.empty(0, I8)
-        among = None if passing is None else BitMap64.union(BitMap64(), *(n.matching for n in passing))
+        among = None if passing is None else BitMap64.union(BitMap64(), *passing.values())
         # Priorities are compared below the position that all filters have examined. Waiting for all messages
         # would block delivery while new messages arrive.
         judged = self.filters.judged
@@ -196,18 +228,19 @@ class QueueDispatch:
         """Return the eligible consumers of each of the first messages: at least one message, and at most
         `queue_step_choices_max` pairs."""
         consumers = enumerate(self._queue.consumers)
-        able = [(i, self.filters.of(c)) for i, c in consumers if loads[i].unacknowledged < loads[i].limit]
+        able = [(i, self._matching(c)) for i, c in consumers if loads[i].unacknowledged < loads[i].limit]
         window = BitMap64(places)
-        sizes = {n: n.matching.intersection_cardinality(window) for _, n in able if n is not None}
-        pairs = sum(len(places) if n is None else sizes[n] for _, n in able)
+        sets = {id(matching): matching for _, matching in able if matching is not None}
+        sizes = {key: matching.intersection_cardinality(window) for key, matching in sets.items()}
+        pairs = sum(len(places) if matching is None else sizes[id(matching)] for _, matching in able)
         if pairs > queue_step_choices_max:
             places = places[: max(len(places) * queue_step_choices_max // pairs, 1)]
             window = BitMap64(places)
         index_of = {place: index for index, place in enumerate(places)}
-        passed = {n: [index_of[place] for place in n.matching & window] for n in sizes}
+        passed = {key: [index_of[place] for place in matching & window] for key, matching in sets.items()}
         eligible: list[list[int]] = [[] for _ in places]
-        for i, consumer_filter in able:
-            for index in range(len(places)) if consumer_filter is None else passed[consumer_filter]:
+        for i, matching in able:
+            for index in range(len(places)) if matching is None else passed[id(matching)]:
                 eligible[index].append(i)
         return eligible
 

@@ -93,6 +93,10 @@ def settle(
     for outcome in outcomes:
         queue.apply(outcome)
     holders = [] if settlement.action == "extend" else [lease.holder for lease, _ in held]
+    if queue.passed_over and (held or waiting):
+        holders += [consumer for consumer in queue.passed_over if consumer.session is session]
+        for consumer in holders:
+            queue.passed_over.pop(consumer, None)
     return Settled(record_bodies(queue.name, outcomes, settlement.runs), [*dict.fromkeys(holders)])
 
 

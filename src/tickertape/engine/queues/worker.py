@@ -95,6 +95,7 @@ class QueueWorker:
         del queue.consumers[index]
         if index < queue.turn:
             queue.turn -= 1
+        queue.passed_over.pop(consumer, None)
         self.dispatch.discard(consumer)
 
     def requeue_of(self, consumer: QueueFeed) -> list[QueueTransition]:
@@ -159,6 +160,8 @@ class QueueWorker:
             self._retry_at = None
             self.mark_active()
         queue = self.queue
+        if queue.end_pass_over(self._clock.mono):
+            self.mark_active()
         due = queue.leases.due(self._clock.mono)
         at = queue.next_due()
         expires = at is not None and at <= self._clock.wall
@@ -167,7 +170,11 @@ class QueueWorker:
         if not self._queue_log.can_write():
             self._retry_at = self._clock.mono + _RETRY_SECONDS
             return
-        self._end_leases(_some(due), Reason.LEASE_EXPIRED, counted=True)
+        ended = _some(due)
+        self._end_leases(ended, Reason.LEASE_EXPIRED, counted=True)
+        for lease in ended:
+            if queue in lease.holder.queues:
+                queue.pass_over(lease.holder, self._clock.mono)
         old = queue.expire_due(self._clock.wall)
         if old is not None:
             self._write([old])
@@ -179,7 +186,7 @@ class QueueWorker:
             return None
         if self._retry_at is not None:
             return self._retry_at
-        deadline = self.queue.leases.next_deadline()
+        deadline = earlier(self.queue.leases.next_deadline(), self.queue.next_pass_over_end())
         return earlier(deadline, self._clock.reached(self.queue.next_due()))
 
     def _expire(self) -> bool:

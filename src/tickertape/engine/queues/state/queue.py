@@ -54,6 +54,9 @@ class Queue(Generic[H]):
         self.leases: LeaseTable[H] = LeaseTable()
         self.expiry = Expiry(definition.expiration, definition.expiration_model)
         self.consumers: list[H] = []
+        self.passed_over: dict[H, float] = {}
+        """Consumers whose lease expired, with the monotonic time (seconds) until which others are preferred.
+        In the order of that time."""
         self.turn = 0
         """Index of the next consumer in round-robin order."""
         self.considered = 0
@@ -134,6 +137,23 @@ class Queue(Generic[H]):
         if self.definition.at_most_once:
             self.state.acknowledge_owed(positions)
         return lease.holder
+
+    def pass_over(self, consumer: H, mono: float) -> None:
+        """Prefer other consumers for one lease period, because a lease of this one expired."""
+        self.passed_over.pop(consumer, None)
+        if self.definition.lease_period is not None:
+            self.passed_over[consumer] = mono + self.definition.lease_period
+
+    def end_pass_over(self, mono: float) -> bool:
+        """Treat consumers like others again after their time. Return whether any changed."""
+        over = [consumer for consumer, until in self.passed_over.items() if until <= mono]
+        for consumer in over:
+            del self.passed_over[consumer]
+        return bool(over)
+
+    def next_pass_over_end(self) -> float | None:
+        """Return the monotonic time (seconds) at which to call `end_pass_over`, or None."""
+        return next(iter(self.passed_over.values()), None)
 
     def set_turn(self, turn: int, given: bool) -> None:
         """Set the turn after an assignment. If messages were `given`, a turn of 0 becomes the index after the
