@@ -51,10 +51,13 @@ def test_pair_howto_blocks_print_the_documented_output(
     assert run(check[1]).startswith("ny-1.toml: valid\n")
     assert serve[1] == "$ tickertape serve ny-1.toml\n$ tickertape serve ny-2.toml\n"
     assert run(token[1]) == ""
-    Path("remote.toml").write_text(remote[1])
+    local = re.compile(r'\[\[replication\.destination\]\]\nname = "ny-2"\naddresses = .*\n')
+    rules = re.compile(r"\[\[replication\.destination\.topic\]\]\n(.*\n)*")
+    Path("remote.toml").write_text(local.sub(remote[1], first[1]))
+    assert "tls://" in Path("remote.toml").read_text()
     assert load_config("remote.toml").replication is not None
-    rules = remote[1].partition("[[replication.destination.topic]]")[0] + synchronous[1]
-    Path("synchronous.toml").write_text(rules)
+    Path("synchronous.toml").write_text(rules.sub(synchronous[1], first[1]))
+    assert "sync = true" in Path("synchronous.toml").read_text()
     assert load_config("synchronous.toml").replication is not None
     servers = [RunningServer(tmp_path / name, Path(f"{name}.toml"), listen=None) for name in ("ny-1", "ny-2")]
     for server, admin in zip(servers, (9008, 9018), strict=True):
