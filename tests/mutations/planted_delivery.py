@@ -247,6 +247,15 @@ DELIVERY_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
+        "a server excuses the silence of a client as its own stall",
+        "server/network/connection.py",
+        "            excused=excused,",
+        "            excused=not excused,",
+        ("unit/server/network/test_connection.py",),
+        promise="R22",
+        tier="unit",
+    ),
+    Mutation(
         "two clients of one name take the name from each other forever",
         "client/ha/reconnect.py",
         "            if self._reclaimed_name and lasted < name_settled_seconds:\n",

@@ -87,7 +87,6 @@ LINK_END_MUTATIONS: Final = (
         "registry.py",
         "            if isinstance(end, SourceEnd) and end.source is holder:\n",
         "            if isinstance(end, SourceEnd) and end is holder:\n",
-        tests=(_ENGINES, _REGISTRY),
     ),
     _of_ends(
         "retention removes rows that a destination lacks while it is away",

@@ -41,15 +41,6 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "a server excuses the silence of a client as its own stall",
-        "server/network/connection.py",
-        "            excused=excused,",
-        "            excused=not excused,",
-        (_SMALL,),
-        promise="R22",
-        tier="world",
-    ),
-    Mutation(
         "a connection attempt has no timeout",
         "client/aio/driver.py",
         "            async with asyncio.timeout(seconds):\n                await connection.dial()",

@@ -1,4 +1,4 @@
-"""Close of a connection after its last frame, and paths of Unix sockets."""
+"""Connections: close after the last frame, excused silence, and paths of Unix sockets."""
 
 from __future__ import annotations
 
@@ -51,6 +51,29 @@ def test_last_frame_arrives_before_the_close_while_the_client_sends(linger: bool
         return said, took
 
     assert asyncio.run(run()) == (b"goodbye", linger)
+
+
+@pytest.mark.parametrize("reasons", [(), ("outbox",), ("journal",), ("outbox", "journal")])
+def test_silence_is_excused_only_while_the_server_does_not_read_for_its_own_reasons(
+    reasons: tuple[str, ...],
+) -> None:
+    async def run() -> tuple[bool, bool]:
+        server_end, client_end = socket.socketpair()
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        _, peer = await loop.connect_accepted_socket(lambda: ClientConnection(handler(ended)), server_end)
+        for reason in reasons:
+            peer.set_reading(enabled=False, reason=reason)
+        paused = peer.liveness().excused
+        for reason in reasons:
+            peer.set_reading(enabled=True, reason=reason)
+        resumed = peer.liveness().excused
+        peer.abort()
+        await asyncio.wait_for(ended.wait(), 20)
+        client_end.close()
+        return paused, resumed
+
+    assert asyncio.run(run()) == ("journal" in reasons, False)
 
 
 @pytest.fixture
