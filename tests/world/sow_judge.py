@@ -179,7 +179,7 @@ def _answered(change: Change, row: Row) -> bool:
 
 
 def _answered_elsewhere(change: Change, row: Row) -> bool:
-    """Return whether the answer to a delete names another position, so it is of another log."""
+    """Return whether the answer to a delete names another position, as the answer from another log does."""
     return change.result is not None and change.result.position not in (None, row.position)
 
 

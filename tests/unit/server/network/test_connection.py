@@ -54,7 +54,7 @@ def test_last_frame_arrives_before_the_close_while_the_client_sends(linger: bool
 
 
 @pytest.mark.parametrize("reasons", [(), ("outbox",), ("journal",), ("outbox", "journal")])
-def test_silence_is_excused_only_while_the_server_does_not_read_for_its_own_reasons(
+def test_silence_is_excused_only_while_the_server_stops_reading(
     reasons: tuple[str, ...],
 ) -> None:
     async def run() -> tuple[bool, bool]:
