@@ -58,8 +58,9 @@ def changes(publishers: Sequence[SowPublisher], histories: Sequence[History], *,
     }
     for publisher in publishers:
         for change in publisher.changes:
-            if change.sequence is not None and change.result is not None and change.result.position is not None:
-                answer = (change.sequence, change.result.position, change.result.records)
+            result = change.result
+            if change.sequence is not None and result is not None and result.position is not None:
+                answer = (change.sequence, result.position, result.records)
                 assert answer in removals, f"{publisher.name}: the answer is true in no log: {change}"
             if change.acknowledged is not None:
                 assert id(change) in there, f"{publisher.name}: lost, though acknowledged: {change}"
