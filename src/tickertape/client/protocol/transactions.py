@@ -236,7 +236,13 @@ class TransactionBuffer:
         if self._frames:
             # A new part name avoids appending to a part that an earlier attempt staged on this connection.
             parts = (uuid4().hex,)
-            yield from self._stage(parts[0])
+            try:
+                yield from self._stage(parts[0])
+            except TimedOut as error:
+                raise TimedOut(
+                    f"Cannot commit transaction {self.key.name!r}: the server did not answer in time while "
+                    "the client sent the messages. Nothing was published. Repeat the call."
+                ) from error
         return (yield from self._commit_parts(parts))
 
     def _stage(self, part: str) -> Generator[tuple[Make, MessageBatch | None], object, None]:

@@ -70,8 +70,9 @@ def test_second_attempt_drops_the_parts_of_the_first() -> None:
     steps = made.committing()
     begun = asked(steps)
     assert isinstance(begun, Stage)
-    with pytest.raises(TimedOut):
+    with pytest.raises(TimedOut, match="Nothing was published"):
         onward(steps, TimedOut("late"))
+    assert not made.uncertain
     again = made.committing()
     drop = asked(again)
     assert isinstance(drop, Abort)
