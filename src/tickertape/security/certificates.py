@@ -33,7 +33,7 @@ def not_after(path: str) -> datetime:
             raise ValueError("no BEGIN CERTIFICATE line")
         return _not_after(ssl.PEM_cert_to_DER_cert(found[0]))
     except ValueError as error:
-        raise ConfigurationError(f"Cannot read certificate '{path}': {error}. Use a PEM file.") from None
+        raise ConfigurationError(f"Cannot read certificate {path!r}: {error}. Use a PEM file.") from None
 
 
 def _not_after(der: bytes) -> datetime:

@@ -59,30 +59,32 @@ def _hardened(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def _trust(context: ssl.SSLContext, path: str | Path, what: str, refuse: type[UsageError]) -> None:
+    path = str(path)
     try:
         context.load_verify_locations(cafile=path)
     except ssl.SSLError as error:
         if error.reason in _NOT_PEM:
             raise refuse(
-                f"Cannot use {what} '{path}': it contains no PEM certificate. Use a PEM file."
+                f"Cannot use {what} {path!r}: it contains no PEM certificate. Use a PEM file."
             ) from None
-        raise refuse(f"Cannot use {what} '{path}': {_in_words(error)}.") from None
+        raise refuse(f"Cannot use {what} {path!r}: {_in_words(error)}.") from None
     except OSError as error:
         raise refuse(
-            f"Cannot read {what} '{path}': {error.strerror or error}. Check the path and its permissions."
+            f"Cannot read {what} {path!r}: {error.strerror or error}. Check the path and its permissions."
         ) from None
     except ValueError:  # a NUL, or a surrogate
-        raise refuse(f"Invalid {what} {shown(str(path))}. Use the path of a file.") from None
+        raise refuse(f"Invalid {what} {shown(path)}. Use the path of a file.") from None
 
 
 def _identify(
     context: ssl.SSLContext, certificate: str | Path, key: str | Path, refuse: type[UsageError]
 ) -> None:
+    certificate, key = str(certificate), str(key)
     check_private(key, "key", refuse)
 
     def locked() -> NoReturn:
         raise refuse(
-            f"Cannot use key '{key}': it is encrypted with a password. Store it without a password, with "
+            f"Cannot use key {key!r}: it is encrypted with a password. Store it without a password, with "
             "mode 0600."
         )
 
@@ -91,24 +93,24 @@ def _identify(
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise refuse(
-                f"Cannot use certificate '{certificate}' with key '{key}': they do not match. "
+                f"Cannot use certificate {certificate!r} with key {key!r}: they do not match. "
                 "Use the key that the certificate was issued for."
             ) from None
         if error.reason in _NOT_PEM:
             raise refuse(
-                f"Cannot use certificate '{certificate}' with key '{key}': one of them is not PEM. "
+                f"Cannot use certificate {certificate!r} with key {key!r}: one of them is not PEM. "
                 "Use PEM files."
             ) from None
         raise refuse(
-            f"Cannot use certificate '{certificate}' with key '{key}': {_in_words(error)}."
+            f"Cannot use certificate {certificate!r} with key {key!r}: {_in_words(error)}."
         ) from None
     except OSError as error:
         raise refuse(
-            f"Cannot read certificate '{certificate}': {error.strerror or error}. Check the path and its "
+            f"Cannot read certificate {certificate!r}: {error.strerror or error}. Check the path and its "
             "permissions."
         ) from None
     except ValueError:
-        raise refuse(f"Invalid certificate {shown(str(certificate))}. Use the path of a file.") from None
+        raise refuse(f"Invalid certificate {shown(certificate)}. Use the path of a file.") from None
 
 
 def _in_words(error: ssl.SSLError) -> str:

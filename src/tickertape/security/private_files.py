@@ -23,19 +23,21 @@ def check_private(path: str | Path, what: str, refuse: type[UsageError]) -> None
 
     `what` is the name of the file in errors. Raises `refuse`.
     """
+    path = str(path)
     try:
         status = os.stat(path)
     except OSError as error:
         raise refuse(
-            f"Cannot read {what} '{path}': {error.strerror or error}. Check the path and its permissions."
+            f"Cannot read {what} {path!r}: {error.strerror or error}. Check the path and its permissions."
         ) from None
     except ValueError:
-        raise refuse(f"Invalid {what} {shown(str(path))}. Use the path of a file.") from None
+        raise refuse(f"Invalid {what} {shown(path)}. Use the path of a file.") from None
     _judge(status, path, what, refuse)
 
 
 def read_private(path: str | Path, what: str, refuse: type[UsageError]) -> bytes:
     """Return the contents of a file after the checks of `check_private`. Raises `refuse`."""
+    path = str(path)
     check_private(path, what, refuse)  # Check before the open: an open of a pipe can block for ever.
     try:
         with open(path, "rb") as file:
@@ -43,22 +45,22 @@ def read_private(path: str | Path, what: str, refuse: type[UsageError]) -> bytes
             status = os.fstat(file.fileno())
     except OSError as error:
         raise refuse(
-            f"Cannot read {what} '{path}': {error.strerror or error}. Check the path and its permissions."
+            f"Cannot read {what} {path!r}: {error.strerror or error}. Check the path and its permissions."
         ) from None
     _judge(status, path, what, refuse)  # Another process may have replaced the file.
     if len(data) > secret_file_bytes_max:
         raise refuse(
-            f"Cannot read {what} '{path}': it is larger than {secret_file_bytes_max} bytes. Use another file."
+            f"Cannot read {what} {path!r}: it is larger than {secret_file_bytes_max} bytes. Use another file."
         )
     return data
 
 
-def _judge(status: os.stat_result, path: str | Path, what: str, refuse: type[UsageError]) -> None:
+def _judge(status: os.stat_result, path: str, what: str, refuse: type[UsageError]) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise refuse(f"Cannot read {what} '{path}': it is not a regular file. Use another path.")
+        raise refuse(f"Cannot read {what} {path!r}: it is not a regular file. Use another path.")
     if status.st_mode & _OTHERS:
         mode = stat.S_IMODE(status.st_mode)
         raise refuse(
-            f"Cannot use {what} '{path}': it is accessible to other users (mode {mode:04o}). "
-            f"Run: chmod 600 {path}"
+            f"Cannot use {what} {path!r}: it is accessible to other users (mode {mode:04o}). "
+            f"Run: chmod 600 {path!r}"
         )

@@ -68,10 +68,11 @@ def fits(text: str, kept: bytes) -> bool:
 
 def read_token(path: str | Path, refuse: type[UsageError]) -> str:
     """Return the token in a file that contains only the token. Raises `refuse`."""
+    path = str(path)
     text = read_private(path, "token file", refuse).strip().decode("ascii", "replace")
     if name_in(text) is None:
         raise refuse(
-            f"Cannot read token file '{path}': it does not contain a token. "
+            f"Cannot read token file {path!r}: it does not contain a token. "
             "Create one with `tickertape token new NAME`."
         )
     return text

@@ -160,7 +160,7 @@ def _add(file: Path, name: str, table: str) -> None:
     if file.exists():
         if name in read_tokens(str(file)):  # raises before anything is written
             raise UserMistake(
-                f"Cannot add token '{name}': '{file}' already has a token of this name. "
+                f"Cannot add token '{name}': {str(file)!r} already has a token of this name. "
                 "Remove that token, or use another name."
             )
         before, mode = file.read_text(encoding="utf-8").rstrip("\n"), file.stat().st_mode & 0o777
@@ -195,7 +195,7 @@ def _output(path: str | None) -> Iterator[TextIO | None]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
     except FileExistsError:
-        raise UserMistake(f"Cannot write '{path}': the file exists. Use another file name.") from None
+        raise UserMistake(f"Cannot write {str(path)!r}: the file exists. Use another file name.") from None
     try:
         with open(descriptor, "w") as out:
             yield out

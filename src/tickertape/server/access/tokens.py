@@ -151,10 +151,10 @@ def tokens_in(data: bytes, path: str) -> Tokens:
         tables = tomllib.loads(data.decode())
     except (ValueError, OverflowError, RecursionError):
         # ValueError includes numbers with too many digits. The original text may contain a token.
-        raise ConfigurationError(f"Invalid tokens_file '{path}': not TOML. Correct or recreate it.") from None
+        raise ConfigurationError(f"Invalid tokens_file {path!r}: not TOML. Correct or recreate it.") from None
     if len(tables) > tokens_max:
         raise ConfigurationError(
-            f"Invalid tokens_file '{path}': {len(tables)} tokens (limit {tokens_max}). Remove some."
+            f"Invalid tokens_file {path!r}: {len(tables)} tokens (limit {tokens_max}). Remove some."
         )
     return Tokens({name: _read(path, name, table) for name, table in tables.items()})
 
@@ -189,9 +189,9 @@ def _shown_name(key: str) -> str:
 def _read(path: str, name: str, table: Any) -> KnownToken:
     if not is_name(name):
         raise ConfigurationError(
-            f"Invalid tokens_file '{path}': invalid token name {_shown_name(name)}. Use {NAME_FORM}."
+            f"Invalid tokens_file {path!r}: invalid token name {_shown_name(name)}. Use {NAME_FORM}."
         )
-    where = f"Invalid tokens_file '{path}': [{name}]"
+    where = f"Invalid tokens_file {path!r}: [{name}]"
     if not isinstance(table, dict):
         raise ConfigurationError(f"{where} must be a table with the key sha256.")
     unknown = [key for key in table if key not in _KEYS]

@@ -447,7 +447,7 @@ def test_token_file_that_other_users_can_read_is_refused(tmp_path: Path) -> None
     token.chmod(0o644)
     assert only(tmp_path, text) == (
         f"destination.token_file: Cannot use token file '{token}': it is accessible to other users (mode "
-        f"0644). Run: chmod 600 {token}"
+        f"0644). Run: chmod 600 {str(token)!r}"
     )
     token.unlink()
     assert only(tmp_path, text).startswith(f"destination.token_file: Cannot read token file '{token}': ")
