@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tickertape.base.errors import AuthenticationFailed
 from tickertape.base.interfaces import Now
+from tickertape.engine.replication.levels.policy import DowngradePolicy
 from tickertape.engine.replication.link_facts import OutgoingLink, TopicFacts
-from tickertape.engine.replication.links.replication import Replication
+from tickertape.engine.replication.links.replication import NO_DOWNGRADES, Replication
 from tickertape.engine.replication.log_facts import LogFacts
 from tickertape.journal.journal import Journal
 
@@ -32,6 +35,7 @@ def make_replication(
     token: str | None = None,
     topics: TopicFacts | None = None,
     acknowledge: int | None = None,
+    downgrades: Mapping[str, DowngradePolicy] = NO_DOWNGRADES,
 ) -> Replication:
     """Return the replication of an engine with these destinations."""
     return Replication(
@@ -42,4 +46,5 @@ def make_replication(
         topics or TopicFacts(),
         LinkToken(token),
         acknowledge,
+        downgrades,
     )

@@ -138,14 +138,6 @@ SYNC_MUTATIONS: Final = (
         _HORIZON,
     ),
     _sync(
-        "fully_durable is accepted for a pattern that matches a synchronous topic",
-        _TOPICS,
-        "        pattern = compile_topic_pattern(topic)\n        return any(\n",
-        "        pattern = compile_topic_pattern(topic)\n        return not pattern and any(\n",
-        _OF_TOPICS,
-        promise="R8",
-    ),
-    _sync(
         "a topic waits for links with an asynchronous first rule",
         _TOPICS,
         "if rules.is_sync(topic)]",

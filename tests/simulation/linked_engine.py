@@ -6,7 +6,7 @@ Must never repair a frame, and never decide which rows a link owes: the simulati
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final, cast
 
@@ -17,7 +17,9 @@ from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import RUN_LATE, MessageBatch
 from tickertape.engine.broker import Broker
+from tickertape.engine.replication.levels.policy import DowngradePolicy
 from tickertape.engine.replication.link_facts import OutgoingLink
+from tickertape.engine.replication.links.replication import NO_DOWNGRADES
 from tickertape.engine.replication.log_facts import LogFacts
 from tickertape.engine.runtime.effects import (
     CloseConnection,
@@ -61,7 +63,9 @@ class LinkedEngine(EngineWorld):
         retention: RetentionPolicy | None = None,
         *,
         acknowledge: int | None = None,
+        downgrades: Mapping[str, DowngradePolicy] = NO_DOWNGRADES,
     ) -> None:
+        self.downgrades = downgrades
         self.acknowledge = acknowledge
         self.on_acknowledged: Callable[[LinkedEngine, Peer], None] | None = None
         """Called when a client gets an acknowledgement."""
@@ -90,6 +94,7 @@ class LinkedEngine(EngineWorld):
             start=self.rng.getrandbits(63) + 1,
             token=self.token,
             acknowledge=self.acknowledge,
+            downgrades=self.downgrades,
         )
         broker = super().make_broker(journal, registry, *more, replication=replication, **named)
         broker.begin_replication(self.now())

@@ -33,7 +33,6 @@ from tickertape.engine.commands.publish import PublishHandler
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
 from tickertape.engine.commands.subscribe import Request, SubscribeHandler
-from tickertape.engine.commands.subscribe_checks import check_not_synchronous
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.delivery.shared_cursor import SharedCursor
@@ -157,7 +156,7 @@ class Broker:
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
         self.states = self._make_states(hash_secret, limits.message_bytes_max, sow_bytes_max)
-        self.services = FeedServices(self._delivery, self._transient, self.queues, self.states)
+        self.services = self._make_services()
         self.subscriptions = self._make_subscribe_handler()
         self.state_checkpoints = self._make_state_checkpoints()
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
@@ -173,6 +172,10 @@ class Broker:
         self._acknowledged: list[PersistedCommit] = []  # whose messages are not delivered yet
         self._failed = self.draining = self._step_waits = False  # waits: the last `work` delivered commits
         self.statistics.name_topics(catalog.recorded_names)
+
+    def _make_services(self) -> FeedServices:
+        delivery, transient = self._delivery, self._transient
+        return FeedServices(delivery, transient, self.queues, self.states, durable=self._sync)
 
     def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:
         lookups = RequestLookups(self.reads, self._throttle)
@@ -326,6 +329,22 @@ class Broker:
             self.links.accept(conn)
         self.links.received(conn, command, batch)
         self._after_links(self.links)
+        self._after_input()
+
+    def change_level(self, destination: str, now: Now, *, downgraded: bool) -> None:
+        """Downgrade or upgrade the link to a destination, by a command of an operator.
+
+        It takes effect when its record is persisted. Raises `TickertapeError` if it is refused."""
+        self._begin(now)
+        assert self.links is not None
+        self.links.change_level(destination, downgraded=downgraded)
+        self._after_input()
+
+    def set_link_stopped(self, destination: str, now: Now, *, stopped: bool) -> None:
+        """Pause or resume the link to a destination. Raises `BadOption` for an unknown one."""
+        self._begin(now)
+        assert self.links is not None
+        self.links.set_stopped(destination, stopped=stopped)
         self._after_input()
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
@@ -577,6 +596,7 @@ class Broker:
         """Send the acknowledgements that waited for links, after input for links."""
         if self._sync_acks is not None and links.take_moved():
             self._outbox.reply_all(self._sync_acks.take_replicated())
+            self._delivery.links_moved()
 
     def _deliver(self) -> None:
         """Deliver acknowledged commits to subscriptions and queues."""
@@ -730,12 +750,6 @@ class Broker:
     def _answer(self, session: Session, command: Request) -> None:
         if self._sessions.by_conn.get(session.conn) is not session:
             return  # an earlier command closed it
-        if self._sync is not None and isinstance(command, Subscribe) and command.options:
-            try:
-                check_not_synchronous(self.catalog, command, self._sync)
-            except TickertapeError as error:
-                self._outbox.reject(session.conn, command.id, error)
-                return
         self.subscriptions.answer(session, command)
 
     def _close_slow_consumer(self, session: Session, why: str) -> None:

@@ -375,6 +375,10 @@ link_heartbeat_seconds: Final = 2.0
 """Heartbeat interval of links that this server opens."""
 link_report_bytes: Final = 64 * KIB
 """Free space of the log that a report to other logs needs, approximately."""
+link_backlog_marks_max: Final = 1_024
+"""Times that are kept of unacknowledged rows of a link. Further ones make the ages coarser."""
+level_check_seconds: Final = 1.0
+"""Interval of the checks whether a synchronous link is downgraded or upgraded."""
 
 # SOW topics
 sow_topics_max: Final = 1_024

@@ -185,7 +185,7 @@ async def _serve(
             servers.append(server)
             uris.append(uri)
         address = config.admin.listen or ""
-        admin = admin_server(config, driver, loop)
+        admin = admin_server(config, driver, loop, credentials)
     except OSError as error:
         event("listen_failed", logging.CRITICAL, address=address, text=_listen_error(address, error))
         await _end(driver, servers, config)

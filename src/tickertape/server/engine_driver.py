@@ -285,6 +285,19 @@ class EngineDriver:
         self.flush(now.mono)
         return conn
 
+    def command_link(self, destination: str, action: str) -> None:
+        """Execute a command of an operator: `downgrade`, `upgrade`, `pause` or `resume`.
+
+        Raises `TickertapeError` if it is refused."""
+        now = clock()
+        try:
+            if action in ("downgrade", "upgrade"):
+                self.broker.change_level(destination, now, downgraded=action == "downgrade")
+            else:
+                self.broker.set_link_stopped(destination, now, stopped=action == "pause")
+        finally:
+            self.flush(now.mono)
+
     def _begin_link(
         self, conn: int, connection: PeerConnection, link: LinkConnection, first: Received | Violation
     ) -> None:

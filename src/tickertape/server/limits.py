@@ -40,6 +40,8 @@ admin_request_seconds_max: Final = 10.0
 """Time limit of an admin connection for its next request, and for reading an answer."""
 admin_answer_seconds_max: Final = 5.0
 """Time that the admin address waits for the event loop before it reports a stuck server."""
+link_command_check_seconds: Final = 0.01
+"""Interval of the checks whether a command to a replication link is in force."""
 snapshot_interval_seconds: Final = 0.05
 """Shortest interval between two snapshots. Requests in between share the next snapshot."""
 snapshot_step_connections_max: Final = 2_000

@@ -206,6 +206,9 @@ def _replication(
         topics=TopicFacts.of(catalog),
         policy=policy,
         acknowledge=config.replication.acknowledge,
+        downgrades={
+            one.name: one.policy for one in config.replication.destinations if one.policy is not None
+        },
     )
 
 

@@ -356,6 +356,22 @@ class Persisted(Command, tag="d", frozen=True, kw_only=True):
     level: str = "local"
 
 
+_REPLICATED: Final = "replicated("
+_LEVEL_DIGITS_MAX: Final = 9
+
+
+def weaker(level: str, other: str) -> str:
+    """Return the weaker of two levels: `written`, then `local`, then `replicated(N)` by N."""
+    return min(level, other, key=_strength)
+
+
+def _strength(level: str) -> int:
+    if level == "written":
+        return -1
+    number = level[len(_REPLICATED) : -1] if level.startswith(_REPLICATED) else ""
+    return int(number) if number.isascii() and number.isdigit() and len(number) <= _LEVEL_DIGITS_MAX else 0
+
+
 class Processed(Command, tag="pr", frozen=True, kw_only=True):
     """Non-persistent publish `frame` was passed to its subscribers. It says nothing about other frames."""
 

@@ -165,11 +165,11 @@ def _document(config: str, settings: Config | None, problems: ConfigProblems, wa
 
 def _supported(replication: ReplicationConfig) -> dict[str, object]:
     """Return the keys of replication that the server supports."""
-    from tickertape.server.config.replication import OF_DOWNGRADES, OF_WAITS
+    from tickertape.server.config.replication import OF_ACKNOWLEDGEMENTS, OF_WAITS
 
     keys = {key: value for key, value in _fields(replication).items() if key not in OF_WAITS}
     keys["destinations"] = [
-        {key: value for key, value in _fields(one).items() if key not in OF_DOWNGRADES}
+        {key: value for key, value in _fields(one).items() if key not in OF_ACKNOWLEDGEMENTS}
         for one in replication.destinations
     ]
     return keys
@@ -236,7 +236,15 @@ def _destinations(settings: Config) -> tuple[DestinationConfig, ...]:
 
 def _destination_text(destination: DestinationConfig) -> str:
     topics = ", ".join(rule.topic for rule in destination.rules)
-    return f"{destination.name} at {', '.join(destination.addresses)}, topics {topics}"
+    policy = destination.policy
+    downgrade = "" if policy is None else f", downgraded after {policy.after:g} s"
+    return f"{destination.name} at {', '.join(destination.addresses)}, topics {topics}{downgrade}"
+
+
+def _stores_text(settings: Config) -> str:
+    """Return the number of messages that publish stores must hold, or an empty text."""
+    needed = None if settings.replication is None else settings.replication.stored_messages_max
+    return "" if needed is None else f"publish stores must hold {needed:,} messages until a downgrade"
 
 
 def _queue_text(queue: QueueDefinition) -> str:
@@ -257,6 +265,7 @@ def _summary(settings: Config) -> list[str]:
         *(("listen", transport.listen) for transport in settings.transports),
         ("admin", settings.admin.listen or ADMIN_DEFAULT),
         *(("destination", _destination_text(one)) for one in _destinations(settings)),
+        *([("stores", _stores_text(settings))] if _stores_text(settings) else []),
         ("journal", f"{topics} persistent, sync {sync}, segments of {journal.segment_size:,} bytes"),
         *([("retain", _retention_text(journal))] if journal.retain or journal.retain_size else []),
         *([("archive", _archive_text(settings.archive))] if settings.archive is not None else []),

@@ -1,28 +1,60 @@
-"""`replication`: list the replication links of a running server, read from its admin address."""
+"""`replication`: list and control the replication links of a running server, through its admin address."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import quote
 
 import click
 import msgspec
 
-from tickertape.cli.support.admin_client import admin_option, stats_of
-from tickertape.cli.support.command_group import LazyGroup
+from tickertape.base.errors import BadOption
+from tickertape.cli.support.admin_client import admin_option, fetch, stats_of
+from tickertape.cli.support.command_group import Failure, LazyGroup
 from tickertape.cli.support.command_table import REPLICATION
 from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import echo_table, number, safe, safe_whole
-from tickertape.server.admin.schema import LinkStatus
+from tickertape.security.tokens import TOKEN_VARIABLE, read_token
+from tickertape.server.admin.schema import PAUSED, LinkStatus
 
-_COLUMNS = ("link", "direction", "state", "address", "position", "behind", "messages", "bytes")
+_COLUMNS: Final = (
+    "link", "direction", "level", "state", "address", "position", "behind", "seconds", "messages", "bytes",
+)  # fmt: skip
+_LEFT: Final = 5
+"""Columns of text."""
+_TOKEN_HELP: Final = (
+    f"File with a token of clients (mode 0600), for a server with tokens. Default: the variable "
+    f"{TOKEN_VARIABLE}."
+)
+
+
+class _Refusal(msgspec.Struct):
+    """The answer to a refused command."""
+
+    code: str
+    text: str
+
+
+class _Change(msgspec.Struct):
+    """The answer to a command."""
+
+    level: str
+    paused: bool
 
 
 @click.group(
-    cls=LazyGroup, table=REPLICATION, short_help="Inspect the replication links of a running server."
+    cls=LazyGroup,
+    table=REPLICATION,
+    short_help="Inspect and control the replication links of a running server.",
 )
 def replication() -> None:
-    """Inspect the replication links of a running server.
+    """Inspect and control the replication links of a running server.
 
     \b
     tickertape replication ls
+    tickertape replication downgrade ny-2
     """
 
 
@@ -32,13 +64,16 @@ def replication() -> None:
 def ls(admin: str, as_json: bool) -> None:
     """List the links of a running server: its destinations (out), and its sources (in).
 
-    The columns are: name of the other instance, direction, state, address of the connection or of the next
-    attempt, position in the log of the source (the destination has everything before it), messages that the
-    destination may lack, and messages and bytes since the server started. A line below the table has the last
-    error of each link.
+    The columns are: name of the other instance, direction, level, state, address of the connection or of the
+    next attempt, position in the log of the source (the destination has everything before it), messages that
+    the destination may lack, seconds since the oldest of them was persisted, and messages and bytes since the
+    server started. A line below the table has the last error of each link.
 
-    States: live, resync (it brings older messages), opening, down (the server tries again), refused (an
-    operator must act).
+    Levels: sync (acknowledgements wait for the destination), downgraded (they do not, until an upgrade),
+    async.
+
+    States: live, resync (it brings older messages), opening, down (the server tries again), paused (by an
+    operator), refused (an operator must act).
 
     \b
     tickertape replication ls
@@ -49,7 +84,7 @@ def ls(admin: str, as_json: bool) -> None:
         for link in report.links:
             click.echo(msgspec.json.encode(link))
     elif report.links:
-        echo_table(_COLUMNS, [_row(link) for link in report.links], left=4)
+        echo_table(_COLUMNS, [_row(link) for link in report.links], left=_LEFT)
         for link in report.links:
             if link.error and link.state not in ("live", "resync"):
                 click.echo(f"{safe(link.name)} ({link.direction}): {safe_whole(link.error)}")
@@ -61,10 +96,107 @@ def _row(link: LinkStatus) -> tuple[str, ...]:
     return (
         safe(link.name),
         link.direction,
-        link.state,
+        link.level,
+        "paused" if link.paused == PAUSED else link.state,
         link.address or "-",
         str(link.position),
         number(link.behind_messages),
+        f"{link.behind_seconds:.1f}",
         number(link.messages),
         number(link.bytes),
     )
+
+
+def _command(name: str, short: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return the decorator of a command to one link."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        for option in (
+            output_option,
+            click.option("--token-file", metavar="FILE", help=_TOKEN_HELP),
+            admin_option,
+            click.argument("destination"),
+        ):
+            function = option(function)
+        return click.command(name, short_help=short)(function)
+
+    return decorate
+
+
+@_command("downgrade", "Let acknowledgements no longer wait for a destination.")
+def downgrade(destination: str, admin: str, token_file: str | None, as_json: bool) -> None:
+    """Let acknowledgements no longer wait for the synchronous destination DESTINATION.
+
+    Acknowledgements and `fully_durable` deliveries that wait for it are sent at once. Messages are still
+    replicated to it, and retention keeps them for it. The downgrade is recorded: it survives a restart, and
+    ends with `tickertape replication upgrade` only.
+
+    \b
+    tickertape replication downgrade ny-2
+    """
+    _send("downgrade", destination, admin, token_file, as_json=as_json)
+
+
+@_command("upgrade", "Let acknowledgements wait for a destination again.")
+def upgrade(destination: str, admin: str, token_file: str | None, as_json: bool) -> None:
+    """Let acknowledgements wait for the synchronous destination DESTINATION again.
+
+    The command is refused while the destination lacks messages from before the downgrade.
+
+    \b
+    tickertape replication upgrade ny-2
+    """
+    _send("upgrade", destination, admin, token_file, as_json=as_json)
+
+
+@_command("pause", "Send nothing to a destination until it is resumed.")
+def pause(destination: str, admin: str, token_file: str | None, as_json: bool) -> None:
+    """Send nothing to DESTINATION until it is resumed, or until the next start of the server.
+
+    The link stays open, and retention keeps the messages for it. Acknowledgements of synchronous topics wait
+    until the link is resumed or downgraded.
+
+    \b
+    tickertape replication pause ny-2
+    """
+    _send("pause", destination, admin, token_file, as_json=as_json)
+
+
+@_command("resume", "Resume a paused link.")
+def resume(destination: str, admin: str, token_file: str | None, as_json: bool) -> None:
+    """Resume the paused link to DESTINATION.
+
+    \b
+    tickertape replication resume ny-2
+    """
+    _send("resume", destination, admin, token_file, as_json=as_json)
+
+
+def _send(action: str, destination: str, admin: str, token_file: str | None, *, as_json: bool) -> None:
+    """Send a command to a server, and print the state of the link after it."""
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    if token_file is not None:
+        token = read_token(token_file, BadOption)
+    headers = {"Content-Type": "application/json"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    path = f"/replication/{quote(destination, safe='')}/{action}"
+    status, body = fetch(admin, path, {200, 400, 401, 404, 405, 503}, "POST", headers)
+    if status != 200:
+        raise Failure(_refusal(status, body))
+    change = msgspec.json.decode(body, type=_Change)
+    if as_json:
+        click.echo(body.rstrip())
+    else:
+        paused = ", paused" if change.paused else ""
+        click.echo(f"{safe(destination)}: {safe(change.level)}{paused}")
+
+
+def _refusal(status: int, body: bytes) -> str:
+    """Return the text of a refused command."""
+    if status == 405:
+        return "Cannot control links: this server has no [replication]. Check --admin."
+    try:
+        return safe_whole(msgspec.json.decode(body, type=_Refusal).text)
+    except msgspec.MsgspecError:
+        return "Cannot read the answer: the server has an unknown version. Check --admin."

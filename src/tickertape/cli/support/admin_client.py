@@ -5,7 +5,8 @@ The time and size of an answer are limited, because the address may belong to an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -26,6 +27,7 @@ ADMIN_VARIABLE: Final = "TICKERTAPE_ADMIN"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _SECONDS_MAX: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 64 * MIB
 
@@ -81,7 +83,13 @@ def stats_of(url: str) -> tuple[bytes, Stats]:
         ) from None
 
 
-def fetch(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
+def fetch(
+    url: str,
+    path: str,
+    statuses: Container[int],
+    method: str = "GET",
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> tuple[int, bytes]:
     """Return status and body of a page of the admin address `url`.
 
     Raises `Failure` without an answer with one of `statuses`, or `TimedOutFailure`."""
@@ -90,7 +98,7 @@ def fetch(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
     address = parse_admin(url)
     connection = HTTPConnection(address.host, address.port, timeout=_SECONDS_MAX)
     try:
-        connection.request("GET", path)
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         body = answer.read(_ANSWER_BYTES_MAX)
     except TimeoutError:

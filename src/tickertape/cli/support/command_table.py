@@ -117,7 +117,14 @@ TOKEN: Final[CommandTable] = _module(
 )
 
 REPLICATION: Final[CommandTable] = _module(
-    f"{_COMMANDS}.replication", {"ls": "List the links of a running server."}
+    f"{_COMMANDS}.replication",
+    {
+        "ls": "List the links of a running server.",
+        "downgrade": "Let acknowledgements no longer wait for a destination.",
+        "upgrade": "Let acknowledgements wait for a destination again.",
+        "pause": "Send nothing to a destination until it is resumed.",
+        "resume": "Resume a paused link.",
+    },
 )
 
 FILTER: Final[CommandTable] = _module(

@@ -5,6 +5,8 @@ Actions that apply to all services are implemented here once.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.queue_feed import QueueFeed
@@ -17,6 +19,17 @@ from tickertape.engine.sow.registry import StateRegistry
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.transient.delivery import TransientDelivery
 
+if TYPE_CHECKING:  # only servers with synchronous links import it
+    from tickertape.engine.runtime.durability import DurableHorizon
+
+
+class DurableTopics(Protocol):
+    """Topics with messages that other servers must have."""
+
+    def horizon_of(self, topic: str) -> DurableHorizon | None:
+        """Return the horizon of a topic or a pattern. None: no topic has a synchronous link."""
+        ...
+
 
 class FeedServices:
     """The services of feeds."""
@@ -27,11 +40,15 @@ class FeedServices:
         transient: TransientDelivery,
         queues: QueueRegistry,
         states: StateRegistry,
+        *,
+        durable: DurableTopics | None = None,
     ) -> None:
+        """`durable`: topics with synchronous links. None: no topic has one."""
         self.log = log
         self.transient = transient
         self.queues = queues
         self.states = states
+        self.durable = durable
         self.records = RecordQueries(states.fold, log, states.clock, states.memory)
         self.pending: Pending = (
             *log.pending,

@@ -205,6 +205,8 @@ class SubscribeHandler:
             feed.replays = command.bookmark is not None
             feed.numbered = command.numbered
             feed.paused, feed.live = options.pause, options.live
+            if options.fully_durable and self.services.durable is not None:
+                feed.horizon = self.services.durable.horizon_of(command.topic)
             feed.set_pace(options.pace)
             feed.conflating = conflating
             sub.feeds.append(feed)

@@ -6,7 +6,7 @@ A rejected command has no effect.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -23,7 +23,6 @@ from tickertape.base.errors import (
 )
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
-from tickertape.base.options import parse_options
 from tickertape.base.text_format import shown
 from tickertape.engine.limits import replaces_waiting_max
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
@@ -186,25 +185,6 @@ def of_underlying(catalog: TopicCatalog, command: CommandT) -> CommandT:
     """Convert a replay of a queue into a replay of its underlying topics."""
     topic = catalog.underlying(command.topic)
     return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
-
-
-class SynchronousTopics(Protocol):
-    """Topics for which acknowledgements wait for other servers."""
-
-    def may_wait(self, topic: str) -> bool:
-        """Return whether a topic, or one that may match a pattern, has a synchronous link."""
-        ...
-
-
-def check_not_synchronous(catalog: TopicCatalog, command: Subscribe, topics: SynchronousTopics) -> None:
-    """Raise `BadOption` for `fully_durable` on topics with a synchronous link."""
-    if "fully_durable" in parse_options(command.options) and topics.may_wait(
-        of_underlying(catalog, command).topic
-    ):
-        raise BadOption(
-            f"Cannot use option fully_durable with {shown(command.topic)}: deliveries that wait for "
-            "synchronous links are not supported yet. Remove the option."
-        )
 
 
 def without_queues(interest: Interest, workers: list[QueueWorker]) -> Interest:

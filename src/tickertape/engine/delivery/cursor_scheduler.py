@@ -62,6 +62,8 @@ class CursorScheduler:
         """Cursors that resume when their connection is writable again."""
         self._at_tail: dict[Cursor, None] = {}
         """Cursors that have caught up and resume with the next commit."""
+        self._behind_links: dict[Cursor, None] = {}
+        """Cursors that have sent everything that synchronous destinations have on their disks."""
         self._conflation_ends: DeadlineQueue[Cursor] = DeadlineQueue()
         """Caught-up cursors with conflation, by the log time at which an interval ends."""
         self._timers: DeadlineQueue[Cursor] = DeadlineQueue()
@@ -99,6 +101,7 @@ class CursorScheduler:
         if not cursor.reading:
             self._budgets.forget(cursor)
         self._at_tail.pop(cursor, None)
+        self._behind_links.pop(cursor, None)
         self._timers.drop(cursor)
         self._conflation_ends.drop(cursor)
         full = self._blocked_on_connection.get(cursor.session.conn)
@@ -152,6 +155,16 @@ class CursorScheduler:
         if self._at_tail:
             waiting, self._at_tail = self._at_tail, {}
             for cursor in waiting:
+                cursor.subs[0].limit = None
+                self._run(cursor)
+        self.links_moved()
+
+    def links_moved(self) -> None:
+        """Resume cursors that wait for synchronous destinations."""
+        if self._behind_links:
+            waiting, self._behind_links = self._behind_links, {}
+            for cursor in waiting:
+                cursor.subs[0].limit = None
                 self._run(cursor)
 
     def settle(self) -> None:
@@ -232,12 +245,29 @@ class CursorScheduler:
             self._blocked_on_connection.setdefault(cursor.session.conn, {})[cursor] = None
             self._budgets.idle(cursor, cursor.evict)
             return 0
+        if self._waits_for_links(cursor):
+            return 0
         self._budgets.busy(cursor)
         if not cursor.ahead and not cursor.releases:
             yield from self._fetch(cursor)
             if not cursor.ahead:
                 return 0
         return self._offer(cursor)
+
+    def _waits_for_links(self, cursor: Cursor) -> bool:
+        """Limit delivery to the horizon of a feed. Return whether it has sent everything before that."""
+        sub = cursor.subs[0]
+        if sub.horizon is None:
+            return False
+        end = self._journal.commits.persisted_end
+        sub.limit = sub.horizon.position(end)
+        if sub.limit >= end or not sub.waits_for_links or cursor.releases:
+            return False
+        self._budgets.idle(cursor, cursor.evict)
+        if self._settle_conflation(cursor, all_known=False):
+            return False
+        self._behind_links[cursor] = None
+        return True
 
     def _offer(self, cursor: Cursor) -> int:
         """Send buffered messages to the feeds. Return the bytes examined and sent."""
@@ -325,22 +355,31 @@ class CursorScheduler:
             yield CaughtUp(sub)
         if not cursor.subs:
             return
+        all_known = self._journal.commits.persisted_end == self._journal.commits.accepted_end
+        if self._settle_conflation(cursor, all_known=all_known):
+            self._run(cursor)
+        else:
+            self._at_tail[cursor] = None
+
+    def _settle_conflation(self, cursor: Cursor, *, all_known: bool) -> bool:
+        """End the conflation intervals that are over. Return whether messages wait to be sent.
+
+        `all_known`: the cursor has considered all accepted messages."""
         conflating = cursor.subs[0].conflating
-        if conflating is not None:
-            now = self._journal.log_time(self._clock.now)
-            all_known = self._journal.commits.persisted_end == self._journal.commits.accepted_end
-            if all_known:
-                # Later messages have later timestamps, so the interval ends by the clock.
-                conflating.settle(now)
-            conflating.lose_patience(self._clock.mono, now)
-            if conflating.waits:
-                self._run(cursor)
-                return
-            at = conflating.next_time()
-            if at is not None:
-                self._clock.announce(self)
-                if all_known:  # otherwise the next commit resumes it
-                    self._conflation_ends.put(cursor, at)
-                if now < at:  # otherwise it waits for commits, not for the clock
-                    self._timers.put(cursor, int(conflating.patience(self._clock.mono) * _MICROS) + 1)
-        self._at_tail[cursor] = None
+        if conflating is None:
+            return False
+        now = self._journal.log_time(self._clock.now)
+        if all_known:
+            # Later messages have later timestamps, so the interval ends by the clock.
+            conflating.settle(now)
+        conflating.lose_patience(self._clock.mono, now)
+        if conflating.waits:
+            return True
+        at = conflating.next_time()
+        if at is not None:
+            self._clock.announce(self)
+            if all_known:  # otherwise the next commit resumes it
+                self._conflation_ends.put(cursor, at)
+            if now < at:  # otherwise it waits for commits, not for the clock
+                self._timers.put(cursor, int(conflating.patience(self._clock.mono) * _MICROS) + 1)
+        return False

@@ -169,6 +169,7 @@ class LogDelivery:
         A replay is replaced at its current position. A feed that has caught up is replaced at the first
         message accepted after this call."""
         replay = sub.replays and not (sub.target is None and not sub.has_stop) and not self.caught_up(sub)
+        replay = replay or sub.horizon is not None
         position = sub.considered_to if replay else self._journal.commits.accepted_end
         if sub.phase is Phase.SEARCHING:
             position = sub.position
@@ -224,6 +225,10 @@ class LogDelivery:
             self.live.persisted(part.end_position)
         self._notices.moved(part)
         self.cursors.persisted()
+
+    def links_moved(self) -> None:
+        """Resume feeds that wait for synchronous destinations."""
+        self.cursors.links_moved()
 
     def oldest_needed(self) -> RetentionPin:
         """Return the retention pin of the feed that is farthest behind."""

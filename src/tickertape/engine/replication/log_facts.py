@@ -1,4 +1,4 @@
-"""Log facts: starts, places, origins and reports of this log, folded from the records of the log.
+"""Log facts: starts, places, origins, reports and levels, folded from the records of the log.
 
 A start recovers them, and `note` follows the records that are appended later. All of them are bounded: each
 record replaces earlier ones on the same subject, in the log and in `retired.bin`.
@@ -22,11 +22,14 @@ from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.journal.format.link_records import LinkRecord, link_record_bytes_max
 from tickertape.journal.format.replication_records import (
     CoveredRecord,
+    DowngradedRecord,
+    LevelRecord,
     LogPlace,
     OriginRecord,
     ReplicationRecord,
     ReporterRecord,
     StartedRecord,
+    UpgradedRecord,
     decode_record,
     reporter,
     started,
@@ -37,7 +40,7 @@ from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.reading.place_search import find_places
 
 _COVERED: Final = "covered"
-_OWN_SUBJECTS: Final = ("started ", "origin ", "reporter ", _COVERED)
+_OWN_SUBJECTS: Final = ("started ", "origin ", "reporter ", "level ", _COVERED)
 """Starts of `latest_of` of the records of this log that are facts."""
 
 
@@ -56,6 +59,8 @@ class LogFacts:
         """Reports of other logs."""
         self.report_number = 0
         """Number of the newest report of this log. 0 without one."""
+        self.levels: dict[str, LevelRecord] = {}
+        """The last downgrade or upgrade of each destination that had one."""
         self.damage: list[JournalCorrupt] = []
         """Unreadable records. Their facts are missing."""
         self._runs = 0
@@ -119,6 +124,8 @@ class LogFacts:
             self._recorded.add(record.journal)
         elif isinstance(record, CoveredRecord):
             self.report_number = max(self.report_number, record.number)
+        elif isinstance(record, DowngradedRecord | UpgradedRecord):
+            self.levels[record.destination] = record
 
     # -- records to append ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from tickertape.base.limits import conflation_seconds_max, conflation_seconds_mi
 from tickertape.base.units import parse_interval
 from tickertape.engine.limits import ack_conflation_frames_max
 from tickertape.engine.runtime.scheduling import DeadlineQueue
-from tickertape.wire.commands import Persisted
+from tickertape.wire.commands import Persisted, weaker
 
 
 def ack_conflation_of(value: str | None) -> float:
@@ -65,8 +65,6 @@ class AckConflation:
             sequence = max(before[1].sequence, command.sequence)
             level = command.level
             if level != before[1].level:
-                from tickertape.engine.runtime.durability import weaker  # with synchronous links only
-
                 level = weaker(level, before[1].level)
             merged = Persisted(frame=command.frame, sequence=sequence, level=level)
             self.held[conn] = session, merged

@@ -11,21 +11,29 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NewType
+from typing import NewType
 
 LinkSet = NewType("LinkSet", int)
 """Set of synchronous links: bit N is link N of the configuration."""
 NO_LINKS = LinkSet(0)
-_REPLICATED: Final = "replicated("
 
 
-def weaker(level: str, other: str) -> str:
-    """Return the weaker of two levels: `written`, then `local`, then `replicated(N)` by N."""
-    return min(level, other, key=_strength)
+class DurableHorizon:
+    """The horizon of the topics of a subscription: messages below it are on the disks of their
+    destinations."""
 
+    def __init__(self, sync: SyncLinks, links: LinkSet, *, alike: bool) -> None:
+        """`alike`: all topics have all of these links, or none of them. Otherwise all links must have a
+        message: with `any N`, the links that must have it depend on its topic."""
+        self._sync = sync
+        self._links = links
+        self._alike = alike
 
-def _strength(level: str) -> int:
-    return int(level[len(_REPLICATED) : -1]) if level.startswith(_REPLICATED) else -(level == "written")
+    def position(self, end: int) -> int:
+        """Return the position, at most the persisted end of this log."""
+        if self._alike:
+            return self._sync.horizon(self._links, end)
+        return self._sync.horizon_of_all(self._links, end)
 
 
 class SyncLinks:
@@ -54,6 +62,10 @@ class SyncLinks:
         self._durable[link] = position
         return True
 
+    def position(self, link: int) -> int:
+        """Return the position below which a destination has all rows on its disk."""
+        return self._durable[link]
+
     def reset(self, link: int, position: int) -> None:
         """Set the position at which a link starts: a destination can have lost the end of its log.
 
@@ -77,8 +89,20 @@ class SyncLinks:
 
         `end` is the persisted end of this log."""
         positions = sorted((self._durable[link] for link in self._of(links)), reverse=True)
-        required = len(positions) if self._required is None else min(self._required, len(positions))
+        required = self._required_of(len(positions))
         return min(end, positions[required - 1]) if required else end
+
+    def horizon_of_all(self, links: LinkSet, end: int) -> int:
+        """Return the position below which all links of a set have all rows, at most `end`."""
+        return min([end, *(self._durable[link] for link in self._of(links))])
+
+    def lacks(self, count: int, connected: int) -> bool:
+        """Return whether acknowledgements wait with a number of connected links, of `count`."""
+        return connected < self._required_of(count)
+
+    def _required_of(self, count: int) -> int:
+        """Return the number of links that must have a row, of a number of links."""
+        return count if self._required is None else min(self._required, count)
 
     def level(self, links: LinkSet, end: int, local: str) -> str:
         """Return the level of an acknowledgement for rows below `end`. `local` is the level of this log.
@@ -88,7 +112,7 @@ class SyncLinks:
         having = [link for link in self._of(links) if self._durable[link] >= end]
         if local == "written" or any(self._level[link] == "written" for link in having):
             return "written"
-        return f"{_REPLICATED}{len(having)})" if having else local
+        return f"replicated({len(having)})" if having else local
 
     def _of(self, links: LinkSet) -> Iterator[int]:
         """Yield the links of a set for which acknowledgements wait."""

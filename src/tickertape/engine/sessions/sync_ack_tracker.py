@@ -18,12 +18,12 @@ from typing import Final, Protocol
 
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import owed_max
-from tickertape.engine.runtime.durability import LinkSet, SyncLinks, weaker
+from tickertape.engine.runtime.durability import LinkSet, SyncLinks
 from tickertape.engine.sessions.ack_tracker import AckTracker, PendingAck
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.journal.journal import Journal
-from tickertape.wire.commands import Command, Persisted
+from tickertape.wire.commands import Command, Persisted, weaker
 
 _CLOSED_MIN: Final = 64
 """Closed connections in a heap that are too few to remove."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tickertape.base.limits import batch_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
@@ -24,6 +24,9 @@ from tickertape.engine.subscriptions.options import ReplayRate
 from tickertape.engine.subscriptions.pacing import RateLimiter
 from tickertape.engine.subscriptions.start_position import ReplayRange
 from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subscription
+
+if TYPE_CHECKING:  # only servers with synchronous links import it
+    from tickertape.engine.runtime.durability import DurableHorizon
 
 
 class Phase(Enum):
@@ -109,6 +112,10 @@ class LogFeed(Feed):
         self.pace: ReplayRate | None = None
         self.rate_limiter: RateLimiter | None = None
         self.conflating: ConflationBuffer | None = None
+        self.horizon: DurableHorizon | None = None
+        """Horizon that its messages wait for. None: they are sent when they are persisted here."""
+        self.limit: int | None = None
+        """Position that delivery may reach now, because of `horizon`."""
         self.live = False
         """Whether it receives accepted messages before they are persisted, once it has caught up."""
         self.pending_replacements: deque[Replacement] = deque()
@@ -139,6 +146,7 @@ class LogFeed(Feed):
         """Apply the next replacement."""
         _, interest, pace, self.conflating, self.live = self.pending_replacements.popleft()
         self.numbered = False
+        self.horizon = self.limit = None
         self.interest = NO_TOPICS if interest is None else interest
         self.topic = self.interest.topic
         self.set_pace(pace)
@@ -164,17 +172,29 @@ class LogFeed(Feed):
     def may_combine(self) -> bool:
         """Whether it may share a cursor, because it receives unmodified bodies in log order."""
         content = self.interest.content
+        if self.horizon is not None:
+            return False
         return not self.held and self.conflating is None and (content is None or content.select is None)
 
     @property
     def has_own_pace(self) -> bool:
         """Whether it keeps its own cursor after it has caught up."""
-        return self.numbered or self.rate_limiter is not None or self.conflating is not None
+        return (
+            self.numbered
+            or self.rate_limiter is not None
+            or self.conflating is not None
+            or self.horizon is not None
+        )
+
+    @property
+    def waits_for_links(self) -> bool:
+        """Whether it has everything that synchronous destinations have."""
+        return self.limit is not None and self.position >= self.limit
 
     @property
     def owed(self) -> bool:
         """Whether persisted messages remain that are limited only by its credit and connection."""
-        if self.paused or self.rate_limiter is not None:
+        if self.paused or self.rate_limiter is not None or self.waits_for_links:
             return False
         if self.conflating is not None:
             return self.conflating.unsent_position is not None or not self._log.caught_up(self)
@@ -301,6 +321,8 @@ class LogFeed(Feed):
             self.stop = stop if self.stop is None else min(self.stop, stop)
             self.stop_time = None
         boundary = self.boundary()
+        if self.limit is not None and (boundary is None or boundary > self.limit):
+            boundary = self.limit
         if boundary is None or boundary >= selection.end:
             return low, selection.count, selection.end
         return low, selection.index_at(boundary), max(boundary, self.position)

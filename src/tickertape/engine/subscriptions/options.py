@@ -224,6 +224,8 @@ class SubscribeOptions(NamedTuple):
     """Whether the subscription starts paused."""
     live: bool = False
     """Whether it receives messages before they are persisted, once it has caught up."""
+    fully_durable: bool = False
+    """Whether it receives messages when synchronous destinations have them on their disks."""
     replace: bool = False
     """Whether it replaces a subscription with the same id."""
     max_backlog: int | None = None
@@ -265,6 +267,7 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
         read_conflation(options),
         "pause" in options,
         "live" in options,
+        "fully_durable" in options,
         "replace" in options,
         _backlog(options),
         "browse" in options,

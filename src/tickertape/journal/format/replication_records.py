@@ -1,11 +1,11 @@
-"""Replication records: control records of starts, origins, holes, reports and reporters.
+"""Replication records: control records of starts, origins, holes, reports, reporters and levels.
 
 A record of another log carries its `log` and changes no state of this one (`as_foreign`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -118,7 +118,43 @@ class ReporterRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="reporte
     """Id of the other log."""
 
 
-ReplicationRecord = StartedRecord | OriginRecord | AfterRecord | HolesRecord | CoveredRecord | ReporterRecord
+LevelReason = Literal["operator", "policy"]
+"""Cause of a downgrade or an upgrade: a command of an operator, or the limits of the configuration."""
+
+
+class DowngradedRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="downgraded"):
+    """Acknowledgements of this log do not wait for a synchronous destination from this record on."""
+
+    destination: str
+    position: _U64
+    """Position of the record."""
+    covered: _U64
+    """Position before which the destination had all rows on its disk."""
+    reason: LevelReason
+
+
+class UpgradedRecord(_ReplicationRecord, frozen=True, kw_only=True, tag="upgraded"):
+    """Acknowledgements of this log wait for a synchronous destination again, from this record on."""
+
+    destination: str
+    position: _U64
+    """Position of the record."""
+    covered: _U64
+    """Position before which the destination had all rows on its disk."""
+    reason: LevelReason
+
+
+LevelRecord = DowngradedRecord | UpgradedRecord
+ReplicationRecord = (
+    StartedRecord
+    | OriginRecord
+    | AfterRecord
+    | HolesRecord
+    | CoveredRecord
+    | ReporterRecord
+    | DowngradedRecord
+    | UpgradedRecord
+)
 _Record = TypeVar(
     "_Record",
     StartedRecord,
@@ -127,9 +163,13 @@ _Record = TypeVar(
     HolesRecord,
     CoveredRecord,
     ReporterRecord,
+    DowngradedRecord,
+    UpgradedRecord,
     ReplicationRecord,
 )
-REPLICATION_TYPES: Final = frozenset(("started", "origin", "after", "holes", "covered", "reporter"))
+REPLICATION_TYPES: Final = frozenset(
+    ("started", "origin", "after", "holes", "covered", "reporter", "downgraded", "upgraded")
+)
 
 
 def started(start: int, number: int, position: int) -> StartedRecord:
@@ -184,6 +224,21 @@ def covered(
 def reporter(journal: bytes) -> ReporterRecord:
     """Return the record of a log that has reported rows of this log."""
     return ReporterRecord(latest_of=f"reporter {journal.hex()}", journal=journal)
+
+
+def level(
+    destination: str, position: int, covered: int, reason: LevelReason, *, downgraded: bool
+) -> LevelRecord:
+    """Return the record of a downgrade or an upgrade at a position. Only the last one of a destination is
+    kept."""
+    kind = DowngradedRecord if downgraded else UpgradedRecord
+    return kind(
+        latest_of=f"level {destination}",
+        destination=destination,
+        position=position,
+        covered=covered,
+        reason=reason,
+    )
 
 
 def as_foreign(record: _Record, journal: bytes) -> _Record:

@@ -90,6 +90,11 @@ class CredentialStore:
         """Return whether the credentials of `user` are still valid for the client `name`."""
         return self._tokens is None or self._tokens.still_good(user, name, now)
 
+    def admit_operator(self, token: str | None, now: Now) -> None:
+        """Raise `AuthenticationFailed` unless a token allows commands to this server."""
+        if self._tokens is not None:
+            self._tokens.admit_operator(token, now)
+
     # -- replication links ----------------------------------------------------------------------------
 
     def admit_link(self, instance: str, token: str | None, now: Now) -> None:

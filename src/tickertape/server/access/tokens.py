@@ -95,6 +95,19 @@ class Tokens:
                 f"{shown(known.links.text)}, not of {shown(instance)}. Use another token."
             )
 
+    def admit_operator(self, token: str | None, now: Now) -> None:
+        """Raise `AuthenticationFailed` unless a token allows commands to the server: it is one of clients."""
+        if token is None:
+            raise AuthenticationFailed(
+                "Authentication failed: this server requires a token for commands (--token-file)."
+            )
+        name, known = self._proved(token, now)
+        if known.links is not None:
+            raise AuthenticationFailed(
+                f"Authentication failed: the token {name!r} is for replication links, not for commands. Use "
+                "a token of clients."
+            )
+
     def link_still_good(self, user: str | None, instance: str, now: Now) -> bool:
         """Return whether the token `user` is still valid for links of `instance`."""
         known = None if user is None else self._known.get(user)

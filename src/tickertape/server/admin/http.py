@@ -50,13 +50,15 @@ class Answer(NamedTuple):
 
 Answering = Callable[[str, str], Awaitable[Answer]]
 """Callback that answers a GET. Arguments: target (path and query), and the `Accept` header."""
+Changing = Callable[[str, str, str], Awaitable[Answer]]
+"""Callback that answers a POST. Arguments: target, and the headers `Content-Type` and `Authorization`."""
 
 
 class HttpConnection(asyncio.Protocol):
     """One connection of the admin address.
 
     `connections`: all open connections of the admin server. `hosts`: accepted host names, besides IP
-    addresses and the local host."""
+    addresses and the local host. `changing`: answers POST requests. None: they are refused."""
 
     def __init__(
         self,
@@ -64,8 +66,10 @@ class HttpConnection(asyncio.Protocol):
         connections: set[HttpConnection],
         *,
         hosts: Collection[str] = (),
+        changing: Changing | None = None,
         seconds_max: float = admin_request_seconds_max,
     ) -> None:
+        self._changing = changing
         self._answering = answering
         self._connections = connections
         self._hosts = hosts
@@ -164,13 +168,18 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(status, _LONG_HEAD if status == 431 else f"Invalid HTTP request: {error}\n")
 
     async def _answer(self, request: h11.Request) -> None:
-        if request.method not in _METHODS:
+        changes = request.method == b"POST" and self._changing is not None
+        if request.method not in _METHODS and not changes:
             answer = Answer(405, b"Invalid method. Use GET or HEAD.\n")
         elif not answers_to(_header(request, b"host", _NO_HOST), self._hosts):
             answer = Answer(421, _MISDIRECTED)
         else:
             target = request.target.decode("ascii", "replace")
-            answer = await self._answering(target, _header(request, b"accept"))
+            if changes and self._changing is not None:
+                kind, authorization = _header(request, b"content-type"), _header(request, b"authorization")
+                answer = await self._changing(target, kind, authorization)
+            else:
+                answer = await self._answering(target, _header(request, b"accept"))
         self._task = None
         self._set_timer()
         self._send(answer, head_only=request.method == b"HEAD")
@@ -228,6 +237,8 @@ class HttpConnection(asyncio.Protocol):
         ]
         if answer.status == 405:
             headers.append(("allow", "GET, HEAD"))
+        if answer.status == 401:
+            headers.append(("www-authenticate", "Bearer"))
         if last:
             headers.append(("connection", "close"))
         data = self._http.send(h11.Response(status_code=answer.status, headers=headers)) or b""

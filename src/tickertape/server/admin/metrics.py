@@ -24,6 +24,7 @@ from tickertape.base.bookmarks import parse_timestamp
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.sow.snapshot import SowSnapshot
 from tickertape.server.admin.schema import (
+    PAUSED,
     Durations,
     LinkStatus,
     SlowClientsState,
@@ -204,6 +205,10 @@ _LINK_GAUGES: Final[tuple[tuple[str, str, Callable[[LinkStatus], float | None]],
     ("refused", "1 while an operator must act.", lambda one: one.state == "refused"),
     ("position", "The destination has the log of the source below it.", lambda one: one.position),
     ("behind_messages", "Messages that the destination may lack.", lambda one: one.behind_messages),
+    ("behind_seconds", "Age of the oldest of these messages.", lambda one: one.behind_seconds),
+    ("sync", "1 while acknowledgements wait for the destination.", lambda one: one.level == "sync"),
+    ("downgraded", "1 while a synchronous link is downgraded.", lambda one: one.level == "downgraded"),
+    ("paused", "1 while an operator has paused the link.", lambda one: one.paused == PAUSED),
     ("pinned_position", "Lowest position that retention keeps for it.", lambda one: one.pinned_position),
     ("held_frames", "Received frames that wait for bodies.", lambda one: one.held_frames),
 )
@@ -214,6 +219,7 @@ _LINK_COUNTERS: Final[tuple[tuple[str, str, Callable[[LinkStatus], int]], ...]] 
     ("bytes", "Sent or received bytes.", lambda one: one.bytes),
     ("named_messages", "Messages sent or received by name only.", lambda one: one.named_messages),
     ("requested_messages", "Named messages with requested bodies.", lambda one: one.requested_messages),
+    ("downgrades", "Downgrades of a synchronous link.", lambda one: one.downgrades),
 )
 
 

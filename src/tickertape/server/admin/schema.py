@@ -5,6 +5,8 @@ Durations are in seconds, times are UTC text, sizes are in bytes. Counters start
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from tickertape.base.version import __version__
@@ -272,6 +274,10 @@ class SowState(msgspec.Struct, kw_only=True):
     topics: list[SowSnapshot]
 
 
+PAUSED: Final = "operator"
+"""`LinkStatus.paused` of a link that an operator has paused."""
+
+
 class LinkStatus(msgspec.Struct, kw_only=True):
     """A replication link: a configured destination, or a server that opened a link to this one."""
 
@@ -290,12 +296,18 @@ class LinkStatus(msgspec.Struct, kw_only=True):
     """Position in the log of the source: the destination has everything before it on its disk."""
     behind_messages: int
     """Messages and records of the source that the destination may lack. 0 for a source."""
+    behind_seconds: float
+    """Seconds since the oldest of them was persisted here. 0 without one, and for a source."""
+    level: str
+    """`sync` (acknowledgements wait for the destination), `downgraded` (they do not, until an upgrade), or
+    `async`."""
     pinned_position: int | None
     """Lowest position that retention keeps for the destination. None: nothing is kept for it."""
     held_frames: int
     """Received frames that wait for the bodies of named messages. 0 for a destination."""
     paused: str
-    """Cause for which this server takes nothing from the source now. Empty without one."""
+    """Cause for which this server takes nothing from the source now, or `operator` for a destination that is
+    paused. Empty without one."""
     error: str
     """Text of the last error. Empty without one."""
     retry_seconds: float
@@ -311,6 +323,7 @@ class LinkStatus(msgspec.Struct, kw_only=True):
     """Messages that were only named, not sent, because the destination should have them."""
     requested_messages: int
     """Named messages whose bodies the destination requested."""
+    downgrades: int
 
 
 class Stats(msgspec.Struct, kw_only=True):
@@ -319,9 +332,11 @@ class Stats(msgspec.Struct, kw_only=True):
     version: str = __version__
     instance: str
     state: str
-    """`ready`, `draining` or `failed`."""
+    """`ready`, `waiting` (a synchronous destination is not connected, with `ready = "synchronous"`),
+    `draining` or `failed`."""
     reason: str | None
-    """Cause when the state is not `ready`."""
+    """Cause when the state is not `ready`. A ready server reports destinations for which acknowledgements
+    wait."""
     pid: int
     started: str
     uptime_seconds: float

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from tickertape.server.access.credentials import CredentialStore
 from tickertape.server.config.addresses import ADMIN_DEFAULT, parse_admin
 from tickertape.server.config.config import ADMIN_OFF, Config
 from tickertape.server.engine_driver import EngineDriver
@@ -29,7 +30,9 @@ _STOP_SECONDS_MAX: Final = 2.0
 _STATUS_INTERVAL_SECONDS: Final = 0.005
 
 
-def admin_server(config: Config, driver: EngineDriver, loop: asyncio.AbstractEventLoop) -> AdminServer | None:
+def admin_server(
+    config: Config, driver: EngineDriver, loop: asyncio.AbstractEventLoop, credentials: CredentialStore
+) -> AdminServer | None:
     """Return the admin server with its port open, not yet started. None if it is off.
 
     Raises `OSError` if a configured address cannot be used. If the default address cannot be used, the server
@@ -48,7 +51,7 @@ def admin_server(config: Config, driver: EngineDriver, loop: asyncio.AbstractEve
         event("admin_off", logging.WARNING, address=ADMIN_DEFAULT, text=text)
         return None
     hosts = (parse_admin(wanted or ADMIN_DEFAULT).host, *config.admin.hosts)
-    return AdminServer(listening, config, driver, loop, hosts)
+    return AdminServer(listening, config, driver, loop, credentials, hosts=hosts)
 
 
 def _open(uri: str) -> socket.socket:
@@ -77,6 +80,8 @@ class AdminServer:
         config: Config,
         driver: EngineDriver,
         server: asyncio.AbstractEventLoop,
+        credentials: CredentialStore,
+        *,
         hosts: Sequence[str] = (),
     ) -> None:
         host, port = listening.getsockname()[:2]
@@ -86,6 +91,7 @@ class AdminServer:
         self._config = config
         self._driver = driver
         self._server = server
+        self._credentials = credentials
         self._hosts = hosts
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done: asyncio.Event | None = None
@@ -127,11 +133,18 @@ class AdminServer:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         self._started.set()
-        snapshot = InstanceSnapshot(self._driver, self._config.instance.name)
+        replication = self._config.replication
+        needs_links = replication is not None and replication.ready == "synchronous"
+        snapshot = InstanceSnapshot(self._driver, self._config.instance.name, needs_links=needs_links)
         routes = Routes(snapshot, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
+        changing = None
+        if replication is not None:
+            from tickertape.server.admin.link_commands import LinkCommands
+
+            changing = LinkCommands(self._driver, self._server, self._credentials).answer
         connections: set[HttpConnection] = set()
         serving = await self._loop.create_server(
-            lambda: HttpConnection(routes.answer, connections, hosts=self._hosts),
+            lambda: HttpConnection(routes.answer, connections, hosts=self._hosts, changing=changing),
             sock=self._listening,
             backlog=admin_connections_max,
         )

@@ -18,6 +18,7 @@ import msgspec
 
 from tickertape.base.bookmarks import format_timestamp
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
+from tickertape.base.text_format import shown
 from tickertape.engine.delivery.fanout import Fanout
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.matching.interest import Interest
@@ -36,6 +37,7 @@ from tickertape.engine.subscriptions.subscription import Feed
 from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.server.admin.loop_query import InSteps
 from tickertape.server.admin.schema import (
+    PAUSED,
     Durations,
     JournalState,
     LinkStatus,
@@ -69,7 +71,7 @@ class Status(NamedTuple):
     """State of the server."""
 
     state: str
-    """`ready`, `draining` or `failed`."""
+    """`ready`, `waiting`, `draining` or `failed`."""
     reason: str | None
 
 
@@ -99,8 +101,11 @@ def with_topics(snapshot: EngineSnapshot) -> Stats:
     return msgspec.structs.replace(snapshot.stats, topics=[_topic(topic) for topic in snapshot.topics])
 
 
-def status(driver: EngineDriver) -> Status:
-    """Return the state of an instance, and the cause if it is not ready."""
+def status(driver: EngineDriver, *, needs_links: bool = False) -> Status:
+    """Return the state of an instance, and the cause if it is not ready.
+
+    `needs_links`: it is not ready while acknowledgements wait for a destination that is not connected. The
+    reason names it in either case."""
     failure = driver.broker.journal.commits.failure
     if failure is not None:
         return Status("failed", f"{failure.code}: {failure}")
@@ -108,15 +113,22 @@ def status(driver: EngineDriver) -> Status:
         return Status("failed", str(driver.stopped.result()))
     if driver.broker.draining:
         return Status("draining", "the server is stopping")
-    return Status("ready", None)
+    links = driver.broker.links
+    away = [] if links is None else links.awaited()
+    if not away:
+        return Status("ready", None)
+    names = ", ".join(map(shown, away))
+    return Status("waiting" if needs_links else "ready", f"acknowledgements wait for the destination {names}")
 
 
 class InstanceSnapshot:
     """Snapshots of one instance."""
 
-    def __init__(self, driver: EngineDriver, name: str) -> None:
+    def __init__(self, driver: EngineDriver, name: str, *, needs_links: bool = False) -> None:
+        """`needs_links`: see `status`."""
         self._driver = driver
         self._name = name
+        self._needs_links = needs_links
         self._started = time.time_ns() // 1000
         self._since = time.monotonic()
 
@@ -133,7 +145,7 @@ class InstanceSnapshot:
     def status(self) -> InSteps[Status]:
         """Return the state of the instance, in one step."""
         yield from ()
-        return status(self._driver)
+        return status(self._driver, needs_links=self._needs_links)
 
     def stats(self) -> InSteps[EngineSnapshot]:
         """Return everything except the rates and the memory of the process."""
@@ -152,7 +164,7 @@ class InstanceSnapshot:
             yield
         topics = self._topics()
         yield
-        state, reason = status(driver)
+        state, reason = status(driver, needs_links=self._needs_links)
         sessions = driver.broker.sessions
         listed = self._sessions()
         count = self._subscription_count()
@@ -330,9 +342,11 @@ class InstanceSnapshot:
                     log=row.log,
                     position=row.position,
                     behind_messages=behind,
+                    behind_seconds=round(row.behind_seconds, 3),
+                    level=row.level,
                     pinned_position=row.pinned,
                     held_frames=row.held,
-                    paused=row.paused,
+                    paused=PAUSED if row.stopped else row.paused,
                     error=error,
                     retry_seconds=wait,
                     connects=counts.connects,
@@ -341,6 +355,7 @@ class InstanceSnapshot:
                     bytes=counts.bytes,
                     named_messages=counts.named,
                     requested_messages=counts.requested,
+                    downgrades=row.downgrades,
                 )
             )
         return listed

@@ -357,7 +357,7 @@ def _replication(
         )
     local = frozenset(topics.local_queues)
     server = ReplicatingServer(
-        name, instance.has("name"), topics.recorded, topics.types, topics.queues, local, downgrades=False
+        name, instance.has("name"), topics.recorded, topics.types, topics.queues, local, waits=False
     )
     return read_replication(section, server)
 

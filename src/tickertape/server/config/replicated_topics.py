@@ -36,8 +36,8 @@ class ReplicatingServer:
     queues: Sequence[QueueDefinition] = ()
     local_queues: frozenset[str] = frozenset()
     """Names of the queues with `replication = "local"`."""
-    downgrades: bool = True
-    """Whether the server supports the other keys of synchronous links."""
+    waits: bool = True
+    """Whether the server supports keys of waits."""
 
 
 def read_rules(sections: Sequence[Section], server: ReplicatingServer) -> tuple[ReplicationRule, ...]:

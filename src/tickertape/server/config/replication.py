@@ -1,7 +1,6 @@
 """Replication configuration: the table `[replication]` and its destinations.
 
-Keys of downgrades and waits are refused where a server does not support them, so that no key is parsed and
-ignored.
+Keys of waits are refused where a server does not support them, so that no key is parsed and ignored.
 
 Invariants:
 - An option without effect is rejected.
@@ -21,6 +20,7 @@ import msgspec
 
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.text_format import did_you_mean, shown
+from tickertape.engine.replication.levels.policy import DowngradePolicy
 from tickertape.engine.replication.link_facts import OutgoingLink
 from tickertape.engine.replication.routes import (
     EVERY_GROUP,
@@ -63,12 +63,10 @@ READY: Final[tuple[Ready, ...]] = ("local", "synchronous")
 REPLICATION_LATER: Final = ("wait_for_peers",)
 DESTINATION_LATER: Final = ("hold_max",)
 """Keys of planned features."""
-OF_WAITS: Final = (
-    "behind_wait", "history_wait", "merge_when_behind", "ready", "peak_rate",
-)  # fmt: skip
-"""Keys of downgrades and waits in `[replication]`."""
-OF_DOWNGRADES: Final = ("downgrade_after", "downgrade_grace", "upgrade_below", "ack_interval")
-"""Keys of downgrades in a destination."""
+OF_WAITS: Final = ("behind_wait", "history_wait", "merge_when_behind")
+"""Keys of waits in `[replication]`."""
+OF_ACKNOWLEDGEMENTS: Final = ("ack_interval",)
+"""Keys of acknowledgements in a destination."""
 NEVER: Final = "never"
 """Value of `downgrade_after` for acknowledgements that always wait."""
 
@@ -104,6 +102,13 @@ class DestinationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Minimum seconds between two acknowledgements of the destination."""
     exclude_validation: tuple[str, ...] = ()
     """Checks that do not apply to the link."""
+
+    @property
+    def policy(self) -> DowngradePolicy | None:
+        """Limits of downgrades and upgrades. None: the destination is not downgraded by itself."""
+        if self.downgrade_after is None or self.upgrade_below is None:
+            return None
+        return DowngradePolicy(self.downgrade_after, self.downgrade_grace, self.upgrade_below)
 
     def link(self) -> OutgoingLink:
         """Return the facts of the link to this destination, for its validation."""
@@ -141,7 +146,7 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_replication(section: Section, server: ReplicatingServer) -> ReplicationConfig:
     """Read the table `[replication]`."""
-    section.not_built(*REPLICATION_LATER, *(() if server.downgrades else OF_WAITS))
+    section.not_built(*REPLICATION_LATER, *(() if server.waits else OF_WAITS))
     if not server.is_named:
         section.problem(
             "",
@@ -182,7 +187,7 @@ def read_replication(section: Section, server: ReplicatingServer) -> Replication
 
 
 def _destination(section: Section, server: ReplicatingServer) -> DestinationConfig:
-    section.not_built(*DESTINATION_LATER, *(() if server.downgrades else OF_DOWNGRADES))
+    section.not_built(*DESTINATION_LATER, *(() if server.waits else OF_ACKNOWLEDGEMENTS))
     name = section.required("name", instance_name_of, "")
     none: tuple[str, ...] = ()
     addresses = section.required("addresses", _addresses, none)

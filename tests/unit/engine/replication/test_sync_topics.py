@@ -78,7 +78,7 @@ def test_cache_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (".*", True),
     ],
 )
-def test_topics_that_may_have_a_synchronous_link(topic: str, *, expected: bool) -> None:
+def test_topics_that_may_have_a_synchronous_link_have_a_horizon(topic: str, *, expected: bool) -> None:
     link = OutgoingLink(
         destination="b",
         rules=(
@@ -88,4 +88,32 @@ def test_topics_that_may_have_a_synchronous_link(topic: str, *, expected: bool) 
         ),
     )
     topics = SyncTopics([_link("a", orders=True), link], ())
-    assert topics.may_wait(topic) == expected
+    assert (topics.horizon_of(topic) is not None) == expected
+
+
+END = 100
+
+
+def test_horizon_of_a_pattern_waits_for_the_links_of_all_topics() -> None:
+    topics = SyncTopics([_link("a", orders=True), _link("b", trades=True)], ())
+    horizon, one = topics.horizon_of("^(orders|trades)$"), topics.horizon_of("orders")
+    assert horizon is not None
+    assert one is not None
+    topics.links.durable(0, 50, "local")
+    assert (horizon.position(END), one.position(END)) == (0, 50)
+    topics.links.durable(1, 40, "local")
+    assert (horizon.position(END), one.position(END)) == (40, 50)
+    topics.links.downgrade(1)
+    assert horizon.position(END) == 50
+    topics.links.downgrade(0)
+    assert horizon.position(END) == END
+
+
+def test_horizon_of_a_pattern_with_any_n_waits_for_the_links_that_each_topic_needs() -> None:
+    alike = SyncTopics([_link("a", orders=True), _link("b", orders=True)], (), 1)
+    mixed = SyncTopics([_link("a", orders=True), _link("b", trades=True)], (), 1)
+    for topics, expected in ((alike, 50), (mixed, 0)):
+        topics.links.durable(0, 50, "local")
+        horizon = topics.horizon_of(".*")
+        assert horizon is not None
+        assert horizon.position(END) == expected

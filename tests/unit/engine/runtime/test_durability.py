@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickertape.engine.runtime.durability import NO_LINKS, SyncLinks, weaker
+from tickertape.engine.runtime.durability import NO_LINKS, SyncLinks
+from tickertape.wire.commands import weaker
 
 END = 100
 

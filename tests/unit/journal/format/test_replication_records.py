@@ -17,6 +17,7 @@ from tickertape.journal.format.replication_records import (
     decode_record,
     encode_record,
     holes,
+    level,
     origin,
     reporter,
     started,
@@ -35,6 +36,18 @@ GOLDEN: dict[str, tuple[ReplicationRecord, bytes]] = {
         + B[:8]
         + b"\xa6number\xcd\x10\x03"
         + POSITION,
+    ),
+    "downgraded": (
+        level("ny-2", 1000, 900, "policy", downgraded=True),
+        b"\x86\xa4type\xaadowngraded\xa9latest_of\xaalevel ny-2\xabdestination\xa4ny-2"
+        + POSITION
+        + b"\xa7covered\xcd\3\x84\xa6reason\xa6policy",
+    ),
+    "upgraded": (
+        level("ny-2", 1000, 1000, "operator", downgraded=False),
+        b"\x86\xa4type\xa8upgraded\xa9latest_of\xaalevel ny-2\xabdestination\xa4ny-2"
+        + POSITION
+        + b"\xa7covered\xcd\3\xe8\xa6reason\xa8operator",
     ),
     "reporter": (
         reporter(B),

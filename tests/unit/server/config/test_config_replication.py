@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tickertape.engine.limits import replication_patterns_max, replication_rules_max
+from tickertape.engine.replication.levels.policy import DowngradePolicy
 from tickertape.engine.replication.link_facts import OutgoingLink
 from tickertape.engine.replication.routes import ReplicationRule
 from tickertape.engine.replication.validation import MANDATORY
@@ -140,14 +141,25 @@ def test_loader_reads_synchronous_topics(tmp_path: Path) -> None:
     assert config.replication.destinations[0].rules == (ReplicationRule(topic="orders", sync=True),)
 
 
-def test_loader_refuses_keys_of_downgrades_and_waits(tmp_path: Path) -> None:
-    keys = ("behind_wait", "history_wait", "merge_when_behind", "ready", "peak_rate")
-    destination = ("downgrade_after", "downgrade_grace", "upgrade_below", "ack_interval")
+def test_loader_reads_keys_of_downgrades(tmp_path: Path) -> None:
+    keys = 'downgrade_after = "5m"\ndowngrade_grace = "30s"\nupgrade_below = "1m"'
+    table = "[replication]\nready = 'synchronous'\npeak_rate = 1000\n"
+    config, problems = loaded(tmp_path, NAMED + table + BASE + keys + TOPIC)
+    assert problems == []
+    assert config is not None
+    assert config.replication is not None
+    assert (config.replication.ready, config.replication.stored_messages_max) == ("synchronous", 300_000)
+    assert config.replication.destinations[0].policy == DowngradePolicy(300.0, 30.0, 60.0)
+
+
+def test_loader_refuses_keys_of_waits(tmp_path: Path) -> None:
+    keys = ("behind_wait", "history_wait", "merge_when_behind")
+    destination = ("ack_interval",)
     config, problems = loaded(tmp_path, NAMED + FULL.replace('"${T}"', "true").replace("token_file", "#"))
     assert config is None
     for key in (*keys, *(f"destination.{key}" for key in destination)):
         assert f"replication.{key}: is not supported yet. Remove it." in problems
-    assert len(problems) == 10
+    assert len(problems) == 4
 
 
 def test_unknown_key_of_replication_lists_supported_keys_only(tmp_path: Path) -> None:
@@ -155,7 +167,7 @@ def test_unknown_key_of_replication_lists_supported_keys_only(tmp_path: Path) ->
     assert problems == [
         (
             "replication.acknowledged: unknown key. Did you mean 'acknowledge'? [replication] takes "
-            "acknowledge, destination"
+            "acknowledge, ready, peak_rate, destination"
         )
     ]
 

@@ -56,6 +56,10 @@ class IncomingState:
             held=0 if taker is None else taker.held_frames,
             paused="" if taker is None else taker.paused or "",
             error=self.error,
+            level="async",
+            behind_seconds=0.0,
+            stopped=False,
+            downgrades=0,
             counters=self.counters,
         )
 

@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 from tickertape.batch import MessageBatch
 from tickertape.wire.link import LinkNames, LinkRequest, LinkRuns, link_name_bytes, link_position_bytes
 
+Level = Literal["async", "sync", "downgraded"]
+"""Whether acknowledgements wait for a destination. `downgraded`: they would, but for a downgrade."""
 LinkState = Literal["down", "opening", "resync", "live", "refused"]
 """State of a link. `resync`: it brings rows that were persisted before the handshake. `refused`: an operator
 must act."""
@@ -66,4 +68,12 @@ class LinkRow(NamedTuple):
     """Cause for which the destination takes no rows now. Empty without one."""
     error: str
     """Text of the last error. Empty without one."""
+    level: Level
+    """Whether acknowledgements wait for the destination. `async` for incoming links."""
+    behind_seconds: float
+    """Age of the oldest row that the destination may lack. 0 without one, and for incoming links."""
+    stopped: bool
+    """Whether an operator has paused the link. False for incoming links."""
+    downgrades: int
+    """Downgrades since the start of the server."""
     counters: LinkCounters

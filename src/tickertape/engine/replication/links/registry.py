@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tickertape.base.errors import (
-    TickertapeError,
-    error_from_code,
-)
+from tickertape.base.errors import BadOption, TickertapeError, error_from_code
+from tickertape.base.text_format import not_one_of, shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.replication.destination.link_places import LinkPlaces
 from tickertape.engine.replication.destination.place_records import FactPlaceRecords
 from tickertape.engine.replication.destination.resent_messages import ResentTopics
 from tickertape.engine.replication.destination.run_intake import ReplicatedLog
 from tickertape.engine.replication.destination.whole_topics import WholeTopics
+from tickertape.engine.replication.levels.link_levels import LinkLevels
 from tickertape.engine.replication.links.connections import LinkConnections
 from tickertape.engine.replication.links.destination_end import DestinationEnd
 from tickertape.engine.replication.links.handshakes import Handshakes
-from tickertape.engine.replication.links.link_row import LinkRow
+from tickertape.engine.replication.links.link_row import Level, LinkRow
 from tickertape.engine.replication.links.parts import LinkParts
 from tickertape.engine.replication.links.pins import LinkPins
 from tickertape.engine.replication.links.replication import Replication
@@ -71,6 +70,7 @@ class LinkRegistry:
         source_log = SourceLog(parts.journal.view, parts.reads, facts.starts, facts.origins)
         derived = replication.topics.derived
         self._sync = None if sync is None else sync.links
+        self._levels = None if sync is None else LinkLevels(parts, facts, sync, replication.downgrades)
         self._moved = False
         numbers = {} if sync is None else sync.numbers
         self._outgoing = {
@@ -88,6 +88,11 @@ class LinkRegistry:
 
     def begin(self) -> None:
         """Append the record of this run of the server, as its first row."""
+        end, mono = self._commits.persisted_end, self._clock.mono
+        for state in self._outgoing.values():
+            state.backlog.note(end, mono)
+        if self._levels is not None:
+            self._levels.begin()
         self._handshakes.begin()
         self._reporting.begin(self._start)
 
@@ -163,6 +168,8 @@ class LinkRegistry:
     def accepted(self, batches: Sequence[AcceptedBatch]) -> None:
         """Note batches that were appended to the log."""
         self._reporting.accepted(batches)
+        if self._levels is not None:
+            self._levels.accepted(batches)
         self._resent.accepted(batches)
         event = forgotten_holes(self._parts.writer.take_closed_holes())
         if event is not None:
@@ -171,6 +178,10 @@ class LinkRegistry:
     def log_persisted(self) -> None:
         """Continue after more of the log was persisted, or after space became free."""
         end = self._commits.persisted_end
+        for state in self._outgoing.values():
+            state.backlog.note(end, self._clock.mono)
+        if self._levels is not None:
+            self._moved = self._levels.log_persisted() or self._moved
         self._places.log_persisted(end)
         self._resent.log_persisted(end)
         self._reporting.close_holes()
@@ -191,8 +202,10 @@ class LinkRegistry:
         return True
 
     def wake(self) -> None:
-        """Write the report that is due."""
+        """Write the report that is due, and check the levels of links."""
         self._reporting.wake()
+        if self._levels is not None:
+            self._levels.wake()
 
     # -- steps ----------------------------------------------------------------------------------------
 
@@ -227,6 +240,53 @@ class LinkRegistry:
         self._reporting.append_reporters()
         if end.taker.take_expired():
             self._connections.event("places_expired", end, warning=True)
+
+    def awaited(self) -> list[str]:
+        """Return the destinations without an open link, or with a paused one, for which acknowledgements
+        wait. With `any N`, none of them while N others are connected."""
+        if self._levels is None or self._sync is None:
+            return []
+        counted = [state for state in self._outgoing.values() if self._levels.level(state.name) == "sync"]
+        away = [state.name for state in counted if not state.is_connected]
+        return away if self._sync.lacks(len(counted), len(counted) - len(away)) else []
+
+    # -- operators ------------------------------------------------------------------------------------
+
+    def change_level(self, destination: str, *, downgraded: bool) -> None:
+        """Downgrade or upgrade the link to a destination, once the record of it is persisted.
+
+        Raises `BadOption` for another destination, or too early an upgrade, `JournalFull` or `NotReady`."""
+        state = self._destination(destination)
+        if self._levels is None:
+            action = "downgrade" if downgraded else "upgrade"
+            raise BadOption(
+                f"Cannot {action} the link to {shown(state.name)}: no topic of this server is synchronous. "
+                "Set sync = true for a topic."
+            )
+        self._levels.change(destination, downgraded=downgraded)
+
+    def set_stopped(self, destination: str, *, stopped: bool) -> None:
+        """Pause or resume the link to a destination: a paused link sends no messages until it is resumed, or
+        until the next start of the server. Raises `BadOption` for another destination."""
+        state = self._destination(destination)
+        if state.stopped is stopped:
+            return
+        state.stopped = stopped
+        self._outbox.log_event(
+            "link_paused" if stopped else "link_resumed", stopped, {"destination": destination}
+        )
+        if state.end is not None:
+            self._connections.refresh(state.end)
+
+    def _destination(self, name: str) -> OutgoingState:
+        state = self._outgoing.get(name)
+        if state is None:
+            raise BadOption(
+                not_one_of("Unknown destination", name, [*self._outgoing])
+                if self._outgoing
+                else f"Unknown destination {shown(name)}. This server has no destinations."
+            )
+        return state
 
     # -- synchronous links ----------------------------------------------------------------------------
 
@@ -264,10 +324,15 @@ class LinkRegistry:
     def rows(self) -> list[LinkRow]:
         """Return the state of all links: configured destinations, then sources in the order of their first
         links."""
-        outgoing = [state.row(self._pins.of(state)) for state in self._outgoing.values()]
+        outgoing = [self._row(state) for state in self._outgoing.values()]
         return outgoing + [
             state.row(self._position_of(state.log)) for state in self._handshakes.incoming.values()
         ]
+
+    def _row(self, state: OutgoingState) -> LinkRow:
+        level: Level = "async" if self._levels is None else self._levels.level(state.name)
+        downgrades = 0 if self._levels is None else self._levels.downgrades(state.name)
+        return state.row(self._pins.of(state), self._clock.mono, level, downgrades)
 
     def _position_of(self, log: bytes) -> int:
         """Return the persisted place in the log of a source."""

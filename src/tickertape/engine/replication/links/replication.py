@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from tickertape.engine.replication.levels.policy import DowngradePolicy
 from tickertape.engine.replication.link_facts import OutgoingLink, TopicFacts
 from tickertape.engine.replication.links.sync_topics import SyncTopics
 from tickertape.engine.replication.log_facts import LogFacts
 from tickertape.engine.replication.routes import RuleSet
 from tickertape.engine.sessions.registry import LinkPolicy
+
+NO_DOWNGRADES: Final[Mapping[str, DowngradePolicy]] = MappingProxyType({})
+"""No destination has a policy."""
 
 
 class SentTopics:
@@ -38,6 +43,8 @@ class Replication(NamedTuple):
     """Decides about incoming links."""
     acknowledge: int | None = None
     """Number of synchronous destinations for which an acknowledgement waits. None: all of them."""
+    downgrades: Mapping[str, DowngradePolicy] = NO_DOWNGRADES
+    """Policies of destinations that are downgraded and upgraded by themselves, by their names."""
 
     def sent_topics(self) -> SentTopics:
         """Return the topics that links send."""

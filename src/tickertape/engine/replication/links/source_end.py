@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tickertape.base.errors import BadLink, LinkRefused
+from tickertape.engine.replication.levels.backlog import LinkBacklog
 from tickertape.engine.replication.link_facts import OutgoingLink
-from tickertape.engine.replication.links.link_row import LinkCounters, LinkRow, LinkState
+from tickertape.engine.replication.links.link_row import Level, LinkCounters, LinkRow, LinkState
 from tickertape.engine.replication.places import LinkStart, StartRefused
 from tickertape.engine.replication.routes import DestinationRoutes, PassThrough, RuleSet
 from tickertape.engine.replication.source.link_frames import LinkFrame
@@ -44,11 +45,25 @@ class OutgoingState:
         self.refused = False
         """Only an operator can change the cause of the last error."""
         self.counters = LinkCounters()
+        self.backlog = LinkBacklog()
+        self.stopped = False
+        """Whether an operator has paused the link."""
 
     @property
     def name(self) -> str:
         """Name of the destination."""
         return self.link.destination
+
+    @property
+    def covered(self) -> int:
+        """Position before which the destination has all rows for it on its disk, as far as known."""
+        source = None if self.end is None else self.end.source
+        return (self.acknowledged or 0) if source is None else source.covered
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the link is open, and not paused."""
+        return self.end is not None and self.end.source is not None and not self.stopped
 
     def ended(self, end: SourceEnd) -> None:
         """Note the end of the connection."""
@@ -62,7 +77,7 @@ class OutgoingState:
         position = None if self.end is None or self.end.source is None else self.end.source.oldest_needed()
         return self.acknowledged if position is None else position
 
-    def row(self, pinned: int) -> LinkRow:
+    def row(self, pinned: int, mono: float, level: Level, downgrades: int) -> LinkRow:
         """Return the state for statistics. `pinned`: position that retention keeps for it."""
         source = None if self.end is None else self.end.source
         return LinkRow(
@@ -77,6 +92,10 @@ class OutgoingState:
             held=0,
             paused="",
             error=self.error,
+            level=level,
+            behind_seconds=self.backlog.seconds(self.covered, mono) or 0.0,
+            stopped=self.stopped,
+            downgrades=downgrades,
             counters=self.counters,
         )
 
@@ -109,6 +128,8 @@ class SourceEnd:
     @property
     def has_work(self) -> bool:
         """Whether `step` can do something."""
+        if self.state.stopped:
+            return False
         return self.writable and self.source is not None and self.source.has_work
 
     def opened(

@@ -11,7 +11,7 @@ from tickertape.base.names import is_pattern
 from tickertape.engine.limits import routed_topics_kept_max
 from tickertape.engine.replication.link_facts import OutgoingLink
 from tickertape.engine.replication.routes import RuleSet
-from tickertape.engine.runtime.durability import NO_LINKS, LinkSet, SyncLinks
+from tickertape.engine.runtime.durability import NO_LINKS, DurableHorizon, LinkSet, SyncLinks
 from tickertape.filter import compile_topic_pattern
 from tickertape.filter.pattern_overlap import may_overlap
 from tickertape.wire.sow_command import SOW_TOPIC
@@ -41,16 +41,26 @@ class SyncTopics:
             found = LinkSet(found | (self._search(topic) if known is None else known))
         return found
 
-    def may_wait(self, topic: str) -> bool:
-        """Return whether a topic, or one that may match a pattern, has a synchronous link."""
+    def horizon_of(self, topic: str) -> DurableHorizon | None:
+        """Return the horizon of a topic, or of all topics that may match a pattern. None: no topic has a
+        synchronous link."""
         if not is_pattern(topic):
-            return bool(self.links_of([topic]))
-        pattern = compile_topic_pattern(topic)
-        return any(
-            rule.sync and (may_overlap(rule.topic, topic) if rule.has_pattern else pattern.search(rule.topic))
-            for rules in self._rules
+            links, alike = self.links_of([topic]), True
+        else:
+            rules = {number: self._rules_of(number, topic) for number in range(len(self._rules))}
+            found = [number for number, some in rules.items() if any(sync for _, sync in some)]
+            links = self.links.link_set(found)
+            alike = all(rules[number] == rules[found[0]] for number in found)
+        return DurableHorizon(self.links, links, alike=alike) if links else None
+
+    def _rules_of(self, number: int, pattern: str) -> list[tuple[str, bool]]:
+        """Return topics and `sync` of the rules of a link that may match a topic of a pattern."""
+        compiled, rules = compile_topic_pattern(pattern), self._rules[number]
+        return [
+            (rule.topic, rule.sync)
             for rule in (*rules.names, *rules.patterns)
-        )
+            if (may_overlap(rule.topic, pattern) if rule.has_pattern else compiled.search(rule.topic))
+        ]
 
     def _search(self, topic: str) -> LinkSet:
         if topic == SOW_TOPIC:  # a delete names its topics in its body
