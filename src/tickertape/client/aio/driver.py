@@ -134,6 +134,7 @@ class AsyncioDriver(ClientDriver):
             except StoreFull as full:
                 self.drive()
                 await self._wait_for_store(full, seconds, deadline)
+        self.core.flushed()
         refused = self.rejections.take()
         if refused is not None:
             raise refused

@@ -231,6 +231,22 @@ class ClientFrontend(StrictAttributes):
         """
         self._driver.remove_state_listener(listener)
 
+    @property
+    def ack_level(self) -> str | None:
+        """Weakest durability of the messages that the last `publish_flush` waited for.
+
+        `"replicated(N)"`: on the disk of the server and of N synchronous destinations. `"local"`: on the disk
+        of the server. `"written"`: not synced to a disk here or there. None before the first flush with a
+        message.
+
+        Example:
+            >>> sequence = client.publish("orders", {"id": 1})
+            >>> client.publish_flush()
+            >>> client.ack_level
+            'local'
+        """
+        return self._driver.core.ack_level
+
     def unpersisted_count(self) -> int:
         """Return the number of messages in the publish store that are not known to be persisted.
 

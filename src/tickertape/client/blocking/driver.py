@@ -112,6 +112,8 @@ class ThreadDriver(ThreadSender):
         connection = self._begin_flush(call, level, deadline, seconds, what)
         self._read_answer(connection, call, deadline)
         call.wait(remaining(deadline), what, seconds)
+        with self.lock:
+            self.core.flushed()
         if self.rejections.count:
             with self.lock:
                 refused = self.rejections.take()

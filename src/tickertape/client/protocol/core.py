@@ -122,6 +122,10 @@ class ClientProtocol:
         self.connections = 0
         """Number of connections, the present one included."""
         self._step_by_step = reconnects
+        self.ack_level: str | None = None
+        """Weakest level of the acknowledgements before the last flush, since the one before."""
+        self._level: str | None = None
+        """Weakest level of the acknowledgements since the last flush."""
         """Whether `resume_publishing` is a separate step after the logon."""
         self._takers = self._make_takers()
         """Methods that take the commands of the server, by their class."""
@@ -247,6 +251,11 @@ class ClientProtocol:
             return
         command = commands.Flush(id=self._calls.new_id(), level=level)
         self._calls.ask(command.id, command, token)
+
+    def flushed(self) -> None:
+        """Note the end of a flush."""
+        if self._level is not None:
+            self.ack_level, self._level = self._level, None
 
     def delete(self, token: Waiter, body: bytes) -> int | None:
         """Publish a delete of records. Resolve `token` with the `Deleted` of the server. Return its sequence.
@@ -493,6 +502,9 @@ class ClientProtocol:
         if self.acks.behind:
             self._run_reported(self.acks.answered)
         if isinstance(command, commands.Persisted):
+            level = command.level
+            if level != self._level:
+                self._level = level if self._level is None else commands.weaker(self._level, level)
             self.publishing.persisted(command)
             self._calls.hurry()
         elif isinstance(command, commands.Processed):
