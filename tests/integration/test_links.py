@@ -299,10 +299,10 @@ def test_statistics_show_links_in_both_directions(tmp_path: Path) -> None:
         assert 'tickertape_link_connected{direction="out",link="ldn"} 0.0' in lines
         assert 'tickertape_link_connects_total{direction="out",link="ny-2"} 1.0' in lines
         listed = CliRunner().invoke(cli, ["replication", "ls", "--admin", first.admin_url]).stdout
-        assert [line.split()[:3] for line in listed.splitlines()[1:4]] == [
-            ["ny-2", "out", "live"],
-            ["ldn", "out", "down"],
-            ["ny-2", "in", "live"],
+        assert [line.split()[:4] for line in listed.splitlines()[1:4]] == [
+            ["ny-2", "out", "async", "live"],
+            ["ldn", "out", "async", "down"],
+            ["ny-2", "in", "async", "live"],
         ]
         assert listed.splitlines()[4] == "ldn (out): Connection refused"
         arguments = ["replication", "ls", "--admin", first.admin_url, "--output", "json"]

@@ -21,6 +21,7 @@ from tests.mutations.planted_filters import FILTER_MUTATIONS
 from tests.mutations.planted_groups import GROUP_MUTATIONS
 from tests.mutations.planted_holes import HOLE_MUTATIONS
 from tests.mutations.planted_labels import LABEL_MUTATIONS
+from tests.mutations.planted_levels import LEVEL_MUTATIONS
 from tests.mutations.planted_link_ends import LINK_END_MUTATIONS
 from tests.mutations.planted_link_server import LINK_SERVER_MUTATIONS
 from tests.mutations.planted_link_source import LINK_SOURCE_MUTATIONS
@@ -431,6 +432,7 @@ MUTATIONS: Final = (
     *LINK_SERVER_MUTATIONS,
     *RESENT_MUTATIONS,
     *SYNC_MUTATIONS,
+    *LEVEL_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUERY_MUTATIONS,
