@@ -195,11 +195,11 @@ def test_ready_page_names_the_destination_that_acknowledgements_wait_for(tmp_pat
         assert status_of(second, "/ready") == (200, {"status": "ready", "reason": reason})
 
 
-def test_commands_are_refused_with_their_cause(tmp_path: Path) -> None:
+def test_commands_are_refused_with_the_cause(tmp_path: Path) -> None:
     with servers(tmp_path, "ny-1", "ny-2") as (first, second):
         start_pair(first, second)
         unknown = command(first, "downgrade", name="ny-3")
-        assert unknown.exit_code == 1
+        assert unknown.exit_code == 2
         assert unknown.stderr == "tickertape: Unknown destination 'ny-3'. Did you mean 'ny-2'? Use ny-2.\n"
         end = stats_of(first).journal.accepted_end
         path = "/replication/ny-2/downgrade"

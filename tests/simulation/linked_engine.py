@@ -69,6 +69,8 @@ class LinkedEngine(EngineWorld):
         self.acknowledge = acknowledge
         self.on_acknowledged: Callable[[LinkedEngine, Peer], None] | None = None
         """Called when a client gets an acknowledgement."""
+        self.on_collected: Callable[[LinkedEngine], None] | None = None
+        """Called after the effects of an input."""
         self.instance = f"server-{number}"
         self.log_id = bytes([number + 50]) * 16
         self.destinations = destinations
@@ -170,6 +172,12 @@ class LinkedEngine(EngineWorld):
             self.counts["links not read"] += not end.reading
         else:
             super().perform(effect)
+
+    def collect(self) -> None:
+        """Execute the effects of an input."""
+        super().collect()
+        if self.on_collected is not None:
+            self.on_collected(self)
 
     def link_to(self, other: LinkedEngine) -> PipeEnd:
         """Connect to another engine, and open a link."""

@@ -12,6 +12,7 @@ from typing import Final, cast
 from tests.simulation.engine_peer import Peer
 from tests.simulation.linked_engine import TOPICS, Key, LinkedEngine, PipeEnd, body_of
 from tests.simulation.pair_world import TOPOLOGIES
+from tickertape.base.errors import NotReady
 from tickertape.base.names import publisher_id
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.replication.link_facts import OutgoingLink
@@ -154,8 +155,11 @@ class LinkedEngines:
             )
             for number in numbers
         ]
+        self.readers: dict[LinkedEngine, tuple[Peer, int]] = {}
+        """A subscriber with `fully_durable` at each engine, and the number of its checked messages."""
         for engine in self.engines:
             engine.on_acknowledged = self.check_acknowledged
+            engine.on_collected = self.check_delivered
         self.taking = self.engines[:1] if self.topology == ONE_WAY else self.engines
         """Engines at which clients publish."""
         self.links: dict[tuple[int, int], PipeEnd] = {}
@@ -259,6 +263,35 @@ class LinkedEngines:
         self.lost = acknowledged - {key for one in self.engines for key in one.persisted.values()}
         self.counts["lost acknowledged messages"] += len(self.lost)
 
+    def change_level(self) -> None:
+        """An operator downgrades or upgrades a link."""
+        source, destination = (self.engines[number] for number in self.rng.choice(self.edges))
+        assert source.broker.links is not None
+        levels = {row.name: row.level for row in source.broker.links.rows() if row.direction == "out"}
+        downgraded = levels[destination.instance] == "sync" and self.rng.random() < 0.3
+        try:
+            source.broker.change_level(destination.instance, source.now(), downgraded=downgraded)
+        except NotReady:
+            self.counts["upgrades refused"] += 1
+        source.collect()
+
+    def pause(self) -> None:
+        """An operator pauses or resumes a link."""
+        source, destination = (self.engines[number] for number in self.rng.choice(self.edges))
+        stopped = self.rng.random() < 0.2
+        self.counts["pauses"] += stopped
+        source.broker.set_link_stopped(destination.instance, source.now(), stopped=stopped)
+        source.collect()
+
+    def read(self) -> None:
+        """A subscriber with `fully_durable` connects to an engine, unless one is connected."""
+        engine = self.rng.choice(self.engines)
+        peer = self.readers[engine][0] if engine in self.readers else None
+        if peer is None or peer.closed or not self._is_alive(peer):
+            peer = engine.connect(f"reader {engine._conn}")
+            self.readers[engine] = peer, 0
+            peer.subscribe("s", self.rng.choice((*TOPICS, ".*")), bookmark="0", options="fully_durable")
+
     def small_bounds(self) -> None:
         """An engine keeps little of its log in memory."""
         self.rng.choice(self.engines).small_tail()
@@ -267,6 +300,8 @@ class LinkedEngines:
         """Take one random step."""
         ways = [self.deliver, self.work, self.work] * 8 + [self.publish] * 8 + [self.connect] * 3
         ways += [self.fail_over, self.pass_time, self.small_bounds, self.block]
+        if self.sync:
+            ways += [self.change_level, self.pause, self.read]
         ways += [self.fail_over] * (5 if len(self.passed) < len(TOPICS) else 0)
         self.rng.choice(ways)()
         if self.rng.random() < 0.02:
@@ -288,6 +323,9 @@ class LinkedEngines:
 
     def heal(self) -> None:
         """Connect everything, send all messages again, and wait until nothing happens any more."""
+        for at, other in self.edges:
+            source = self.engines[at]
+            source.broker.set_link_stopped(self.engines[other].instance, source.now(), stopped=False)
         quiet = 0
         for _ in range(ROUNDS_MAX):
             quiet = 0 if self._round() else quiet + 1
@@ -398,12 +436,12 @@ class LinkedEngines:
     def check_acknowledged(self, engine: LinkedEngine, peer: Peer) -> None:
         """Enough synchronous destinations have all messages of an acknowledgement on their disks."""
         store = next((store for store in self.stores if store.peer is peer), None)
-        disks = [self._stored_for(edge) for edge in self.edges if self.engines[edge[0]] is engine]
+        disks = self._counted_disks(engine)
         answer = peer.received[-1][0]
         if store is None or not disks or not self.sync:
             return
         assert isinstance(answer, Persisted)
-        needed = len(disks) if engine.acknowledge is None else engine.acknowledge
+        needed = self._needed(engine, disks)
         self.counts[f"level {answer.level}"] += 1
         self.counts["acknowledged by any destination"] += needed < len(disks)
         for sequence in store.kept:
@@ -413,6 +451,38 @@ class LinkedEngines:
                     assert having >= needed, (engine.instance, "acknowledged early", sequence, having)
                 if answer.level.startswith("replicated"):
                     assert answer.level <= f"replicated({having})", (answer.level, having)
+
+    def _counted_disks(self, engine: LinkedEngine) -> list[set[Key]]:
+        """Return the messages on the disk of each destination that is not downgraded."""
+        assert engine.broker.links is not None
+        levels = {row.name: row.level for row in engine.broker.links.rows() if row.direction == "out"}
+        self.counts["downgraded links"] += "downgraded" in levels.values()
+        return [
+            self._stored_for(edge)
+            for edge in self.edges
+            if self.engines[edge[0]] is engine and levels[self.engines[edge[1]].instance] != "downgraded"
+        ]
+
+    def _needed(self, engine: LinkedEngine, disks: list[set[Key]]) -> int:
+        """Return the number of disks that must have a message."""
+        return len(disks) if engine.acknowledge is None else min(engine.acknowledge, len(disks))
+
+    def check_delivered(self, engine: LinkedEngine) -> None:
+        """Enough synchronous destinations have each new message of a `fully_durable` subscriber."""
+        if engine not in self.readers:
+            return
+        peer, checked = self.readers[engine]
+        heard = peer.heard.get("s", [])
+        if len(heard) == checked:
+            return
+        self.readers[engine] = peer, len(heard)
+        disks = self._counted_disks(engine)
+        needed = self._needed(engine, disks)
+        for message in heard[checked:]:
+            if self.sync in (".*", message.topic):
+                having = sum((message.publisher, message.sequence) in disk for disk in disks)
+                assert having >= needed, (engine.instance, "delivered early", message, having)
+                self.counts["durable deliveries"] += 1
 
     def _stored_for(self, edge: tuple[int, int]) -> set[Key]:
         """Return the messages on the disk of a destination, as far as the source can know: until the next

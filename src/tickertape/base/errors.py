@@ -244,7 +244,7 @@ class PublisherCollision(Refused):
 class NotReady(Refused):
     """The server is shutting down, or reached a limit of concurrent work: connections, searches, or
     subscriptions that are being replaced. Also raised by a call that would replace a query while its result
-    is incomplete."""
+    is incomplete, and for a replication link that cannot be upgraded yet."""
 
 
 class LinkRefused(Refused):

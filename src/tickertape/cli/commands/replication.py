@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from tickertape.base.errors import BadOption
+from tickertape.base.errors import BadOption, error_from_code
 from tickertape.cli.support.admin_client import admin_option, fetch, stats_of
 from tickertape.cli.support.command_group import Failure, LazyGroup
 from tickertape.cli.support.command_table import REPLICATION
@@ -30,14 +30,14 @@ _TOKEN_HELP: Final = (
 )
 
 
-class _Refusal(msgspec.Struct):
+class _RefusedAnswer(msgspec.Struct):
     """The answer to a refused command."""
 
     code: str
     text: str
 
 
-class _Change(msgspec.Struct):
+class _ChangedLink(msgspec.Struct):
     """The answer to a command."""
 
     level: str
@@ -183,8 +183,8 @@ def _send(action: str, destination: str, admin: str, token_file: str | None, *, 
     path = f"/replication/{quote(destination, safe='')}/{action}"
     status, body = fetch(admin, path, {200, 400, 401, 404, 405, 503}, "POST", headers)
     if status != 200:
-        raise Failure(_refusal(status, body))
-    change = msgspec.json.decode(body, type=_Change)
+        raise _refusal(status, body)
+    change = msgspec.json.decode(body, type=_ChangedLink)
     if as_json:
         click.echo(body.rstrip())
     else:
@@ -192,11 +192,12 @@ def _send(action: str, destination: str, admin: str, token_file: str | None, *, 
         click.echo(f"{safe(destination)}: {safe(change.level)}{paused}")
 
 
-def _refusal(status: int, body: bytes) -> str:
-    """Return the text of a refused command."""
+def _refusal(status: int, body: bytes) -> Exception:
+    """Return the error of a refused command."""
     if status == 405:
-        return "Cannot control links: this server has no [replication]. Check --admin."
+        return Failure("Cannot control links: this server has no [replication]. Check --admin.")
     try:
-        return safe_whole(msgspec.json.decode(body, type=_Refusal).text)
+        refusal = msgspec.json.decode(body, type=_RefusedAnswer)
     except msgspec.MsgspecError:
-        return "Cannot read the answer: the server has an unknown version. Check --admin."
+        return Failure("Cannot read the answer: the server has an unknown version. Check --admin.")
+    return error_from_code(refusal.code, refusal.text)

@@ -267,11 +267,23 @@ def test_check_with_fitting_servers_is_valid(tmp_path: Path) -> None:
 def test_check_shows_supported_keys_of_replication_only(tmp_path: Path) -> None:
     result = run("check", str(linked(tmp_path, "ny-1", "ny-2")), "--output", "json")
     replication = json.loads(result.stdout)["configuration"]["replication"]
-    assert list(replication) == ["acknowledge", "destinations"]
+    assert list(replication) == ["acknowledge", "ready", "peak_rate", "destinations"]
     (destination,) = replication["destinations"]
     assert set(destination) == {
-        "name", "addresses", "rules", "token_file", "ca", "insecure", "pass_through", "exclude_validation"
+        "name", "addresses", "rules", "token_file", "ca", "insecure", "pass_through", "exclude_validation",
+        "downgrade_after", "downgrade_grace", "upgrade_below",
     }  # fmt: skip
+
+
+def test_check_prints_the_messages_that_publish_stores_must_hold(tmp_path: Path) -> None:
+    file = linked(tmp_path, "ny-1", "ny-2")
+    text = file.read_text().replace("sync = false", "sync = true")
+    text = text.replace("addresses =", 'downgrade_after = "5m"\naddresses =', 1)
+    head, table, rest = text.partition("[[replication.destination]]")
+    file.write_text(f"{head}[replication]\npeak_rate = 1000\n{table}{rest}")
+    lines = run("check", str(file)).stdout.splitlines()
+    assert "  destination   ny-2 at unix:///s, topics orders, downgraded after 300 s" in lines
+    assert "  stores        publish stores must hold 300,000 messages until a downgrade" in lines
 
 
 def test_check_with_servers_that_do_not_fit_prints_each_mismatch(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def _record(reason: LevelReason = "policy", *, downgraded: bool = True) -> Level
     ("age", "uptime", "expected"),
     [(300.0, 60.0, True), (299.0, 1e6, None), (1e6, 59.0, None), (None, 1e6, None)],
 )
-def test_synchronous_link_is_downgraded_after_its_age_and_the_grace(
+def test_synchronous_link_is_downgraded_after_the_age_and_the_grace(
     age: float | None, uptime: float, expected: bool | None
 ) -> None:
     assert POLICY.decide(None, 40, age, uptime) is expected
@@ -29,7 +29,7 @@ def test_synchronous_link_is_downgraded_after_its_age_and_the_grace(
     ("covered", "age", "expected"),
     [(100, None, False), (100, 149.0, False), (100, 150.0, None), (99, None, None), (99, 1.0, None)],
 )
-def test_downgrade_ends_when_the_destination_has_passed_it_and_is_close(
+def test_downgrade_ends_when_the_destination_has_passed_the_record_and_is_close(
     covered: int, age: float | None, expected: bool | None
 ) -> None:
     assert POLICY.decide(_record(), covered, age, 0.0) is expected

@@ -67,7 +67,7 @@ def _lose(end: PipeEnd, *engines: LinkedEngine) -> None:
 
 
 @pytest.mark.parametrize("topic", [SYNC, "^or", ".*"])
-def test_messages_are_delivered_when_the_destination_has_them(topic: str) -> None:
+def test_messages_are_delivered_when_the_destination_has_the_same(topic: str) -> None:
     first, second = _pair()
     durable, plain = _subscribe(first, topic), _subscribe(first, topic, "")
     _publish(_client(first), count=3)
@@ -161,7 +161,7 @@ def test_other_options_deliver_nothing_early(options: str) -> None:
     assert _got(durable)[-1:] == [3]
 
 
-def test_paused_subscription_waits_after_it_is_resumed() -> None:
+def test_paused_subscription_waits_after_the_resume() -> None:
     first, second = _pair()
     durable = _subscribe(first, options="fully_durable,pause")
     _publish(_client(first), count=3)

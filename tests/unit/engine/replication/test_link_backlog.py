@@ -27,7 +27,7 @@ def test_age_is_the_time_since_the_oldest_missing_row_was_persisted() -> None:
     assert backlog.seconds(30, 110.0) is None
 
 
-def test_age_starts_again_when_a_destination_loses_rows() -> None:
+def test_age_starts_at_zero_when_a_destination_loses_rows() -> None:
     backlog = LinkBacklog()
     backlog.note(10, 100.0)
     assert backlog.seconds(10, 120.0) is None

@@ -108,6 +108,19 @@ def test_weaker_of_two_levels_has_fewer_disks() -> None:
             assert weaker(level, above) == weaker(above, level) == level
 
 
+def test_unknown_level_counts_as_local() -> None:
+    for unknown in ("", "replicated", "replicated()", "replicated(x)", "replicated(9999999999)", "other"):
+        assert weaker(unknown, "written") == "written"
+        assert weaker(unknown, "replicated(1)") == unknown
+
+
+def test_links_that_acknowledgements_need_are_all_or_any_n() -> None:
+    assert SyncLinks(["a", "b"]).lacks(2, 1)
+    assert not SyncLinks(["a", "b"]).lacks(2, 2)
+    assert not SyncLinks(["a", "b"], required=1).lacks(2, 1)
+    assert SyncLinks(["a", "b"], required=1).lacks(1, 0)
+
+
 def test_destination_without_a_level_counts_as_written() -> None:
     links = SyncLinks(["a"])
     only = links.link_set([0])

@@ -242,3 +242,24 @@ def test_entry_for_clients_and_links_is_refused(tmp_path: Path, token: Token) ->
         known(tmp_path, token, 'links = "a"\nclients = "b"')
     with pytest.raises(ConfigurationError, match="links must be a regular expression in quotes"):
         known(tmp_path, token, "links = 1")
+
+
+# -- commands of operators --------------------------------------------------------------------------------
+
+
+def operator_refusal(tokens: Tokens, text: str | None, now: Now = NOW) -> str:
+    with pytest.raises(AuthenticationFailed) as caught:
+        tokens.admit_operator(text, now)
+    assert not text or text not in str(caught.value)
+    return str(caught.value)
+
+
+def test_commands_require_a_valid_token_of_clients(tmp_path: Path, token: Token) -> None:
+    tokens = known(tmp_path, token, "expires = 2027-01-31T00:00:00Z")
+    tokens.admit_operator(token.text, NOW)
+    assert "requires a token for commands" in operator_refusal(tokens, None)
+    assert "unknown token" in operator_refusal(tokens, new_token("spark").text)
+    late = Now(0.0, NOW.wall + 60 * 86_400_000_000)
+    assert "has expired" in operator_refusal(tokens, token.text, late)
+    tokens = known(tmp_path, token, 'links = "."')
+    assert "is for replication links, not for commands" in operator_refusal(tokens, token.text)

@@ -108,7 +108,8 @@ class LinkLevels:
     def change(self, destination: str, *, downgraded: bool) -> None:
         """Downgrade or upgrade a link by a command of an operator.
 
-        Raises `BadOption` if the link has no such change, `JournalFull` or `NotReady`."""
+        Raises `BadOption` without a synchronous topic, `NotReady` for too early an upgrade and during a stop,
+        or `JournalFull`."""
         action = "downgrade" if downgraded else "upgrade"
         link = self._links.get(destination)
         if link is None:
@@ -122,7 +123,7 @@ class LinkLevels:
                 return
             covered = self._sync.position(link.number)
             if not (downgraded or has_passed(last, covered)):
-                raise BadOption(
+                raise NotReady(
                     f"Cannot upgrade the link to {shown(destination)}: the destination lacks messages from "
                     f"before the downgrade (it has everything before position {covered:,} of "
                     f"{last.position:,}). Upgrade the link when it has them."

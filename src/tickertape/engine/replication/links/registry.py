@@ -255,7 +255,7 @@ class LinkRegistry:
     def change_level(self, destination: str, *, downgraded: bool) -> None:
         """Downgrade or upgrade the link to a destination, once the record of it is persisted.
 
-        Raises `BadOption` for another destination, or too early an upgrade, `JournalFull` or `NotReady`."""
+        Raises `BadOption` for another destination, and the errors of `LinkLevels.change`."""
         state = self._destination(destination)
         if self._levels is None:
             action = "downgrade" if downgraded else "upgrade"
