@@ -40,6 +40,10 @@ admin_request_seconds_max: Final = 10.0
 """Time limit of an admin connection for its next request, and for reading an answer."""
 admin_answer_seconds_max: Final = 5.0
 """Time that the admin address waits for the event loop before it reports a stuck server."""
+holes_listed_max: Final = 10_000
+"""Open holes in the answer of `/holes`."""
+snapshot_step_publishers_max: Final = 256
+"""Publishers with holes that one step of a snapshot examines."""
 link_command_check_seconds: Final = 0.01
 """Interval of the checks whether a command to a replication link is in force."""
 snapshot_interval_seconds: Final = 0.05

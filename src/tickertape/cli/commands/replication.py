@@ -1,4 +1,4 @@
-"""`replication`: list and control the replication links of a running server, through its admin address."""
+"""`replication`: list and control the replication links of a running server (admin address)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tickertape.cli.support.command_table import REPLICATION
 from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import echo_table, number, safe, safe_whole
 from tickertape.security.tokens import TOKEN_VARIABLE, read_token
-from tickertape.server.admin.schema import PAUSED, LinkStatus
+from tickertape.server.admin.schema import PAUSED, HoleStatus, LinkStatus, OpenHoles
 
 _COLUMNS: Final = (
     "link", "direction", "level", "state", "address", "position", "behind", "seconds", "messages", "bytes",
@@ -105,6 +105,46 @@ def _row(link: LinkStatus) -> tuple[str, ...]:
         number(link.messages),
         number(link.bytes),
     )
+
+
+@click.command(short_help="List the messages that other servers have, and a running server lacks.")
+@click.option("--publisher", metavar="NAME", help="Only those of the client NAME.")
+@admin_option
+@output_option
+def holes(publisher: str | None, admin: str, as_json: bool) -> None:
+    """List the open holes of a running server: sequences of publishers that other servers have, or may have.
+
+    A hole is closed when its messages arrive, or when no server can send them any more. The columns are: name
+    of the publisher, first and last sequence, and whether other servers have the messages for certain.
+
+    \b
+    tickertape replication holes
+    tickertape replication holes --publisher orders-gw
+    """
+    _, body = fetch(admin, "/holes", {200})
+    try:
+        report = msgspec.json.decode(body, type=OpenHoles)
+    except msgspec.MsgspecError as error:
+        raise Failure(
+            f"Cannot read the holes of {admin}: the answer has an unknown format ({error}). Check --admin "
+            "and the version of the server."
+        ) from None
+    found = [hole for hole in report.holes if publisher is None or hole.client == publisher]
+    if as_json:
+        for hole in found:
+            click.echo(msgspec.json.encode(hole))
+    elif found:
+        rows = [_hole(hole) for hole in found]
+        echo_table(("publisher", "first", "last", "proven"), rows, left=1)
+    else:
+        click.echo("no open hole" if publisher is None else f"no open hole of {safe(publisher)}")
+    if report.left_out:
+        click.echo(f"{report.left_out:,} more holes are not listed", err=True)
+
+
+def _hole(hole: HoleStatus) -> tuple[str, ...]:
+    name = safe(hole.client) if hole.client else str(hole.publisher)
+    return name, str(hole.first), str(hole.last), "yes" if hole.proven else "no"
 
 
 def _command(name: str, short: str) -> Callable[[Callable[..., Any]], click.Command]:

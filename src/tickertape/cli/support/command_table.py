@@ -120,6 +120,7 @@ REPLICATION: Final[CommandTable] = _module(
     f"{_COMMANDS}.replication",
     {
         "ls": "List the links of a running server.",
+        "holes": "List the messages that other servers have, and a running server lacks.",
         "downgrade": "Let acknowledgements no longer wait for a destination.",
         "upgrade": "Let acknowledgements wait for a destination again.",
         "pause": "Send nothing to a destination until it is resumed.",

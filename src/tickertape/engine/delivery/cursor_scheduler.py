@@ -157,15 +157,15 @@ class CursorScheduler:
             for cursor in waiting:
                 cursor.subs[0].limit = None
                 self._run(cursor)
-        self.links_moved()
+        if self._behind_links:
+            self.links_moved()
 
     def links_moved(self) -> None:
         """Resume cursors that wait for synchronous destinations."""
-        if self._behind_links:
-            waiting, self._behind_links = self._behind_links, {}
-            for cursor in waiting:
-                cursor.subs[0].limit = None
-                self._run(cursor)
+        waiting, self._behind_links = self._behind_links, {}
+        for cursor in waiting:
+            cursor.subs[0].limit = None
+            self._run(cursor)
 
     def settle(self) -> None:
         """Resume cursors whose deadline has passed."""
@@ -245,7 +245,7 @@ class CursorScheduler:
             self._blocked_on_connection.setdefault(cursor.session.conn, {})[cursor] = None
             self._budgets.idle(cursor, cursor.evict)
             return 0
-        if self._waits_for_links(cursor):
+        if cursor.subs[0].horizon is not None and self._waits_for_links(cursor):
             return 0
         self._budgets.busy(cursor)
         if not cursor.ahead and not cursor.releases:
@@ -356,7 +356,7 @@ class CursorScheduler:
         if not cursor.subs:
             return
         all_known = self._journal.commits.persisted_end == self._journal.commits.accepted_end
-        if self._settle_conflation(cursor, all_known=all_known):
+        if cursor.subs[0].conflating is not None and self._settle_conflation(cursor, all_known=all_known):
             self._run(cursor)
         else:
             self._at_tail[cursor] = None

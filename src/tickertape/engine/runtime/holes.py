@@ -232,6 +232,10 @@ class KnownSequences:
         """Return whether a publisher has open holes."""
         return publisher in self._holes
 
+    def publishers(self) -> list[int]:
+        """Return the publishers with open holes."""
+        return [*self._holes]
+
     def holes(self, publisher: int) -> list[HoleRange]:
         """Return the open holes of a publisher, ascending."""
         own = self._holes.get(publisher)

@@ -1,4 +1,4 @@
-"""Routes of the admin address: `/health`, `/ready`, `/stats` and `/metrics`."""
+"""Routes of the admin address: `/health`, `/ready`, `/stats`, `/metrics` and `/holes`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Sampler:
         return Rates(window_seconds=round(seconds, 3), **rates)
 
 
-PATHS: Final = ("/health", "/ready", "/stats", "/metrics")
+PATHS: Final = ("/health", "/ready", "/stats", "/metrics", "/holes")
 _JSON: Final = "application/json"
 
 
@@ -71,6 +71,7 @@ class Routes:
         """Counter samples for the rates."""
         self._status = LoopQuery(server, snapshot.status, status_interval, snapshot.steps)
         self._stats = LoopQuery(server, snapshot.stats, stats_interval, snapshot.steps)
+        self._holes = LoopQuery(server, snapshot.holes, stats_interval, snapshot.steps)
 
     async def answer(self, target: str, accept: str) -> Answer:
         """Answer a GET request."""
@@ -82,6 +83,8 @@ class Routes:
         try:
             if path == "/stats":
                 return Answer(200, msgspec.json.encode(await self._stats_answer()), _JSON)
+            if path == "/holes":
+                return Answer(200, msgspec.json.encode(await self._holes()), _JSON)
             if path == "/metrics":
                 return await self._metrics(accept)
             return await self._state(path)

@@ -326,6 +326,27 @@ class LinkStatus(msgspec.Struct, kw_only=True):
     downgrades: int
 
 
+class HoleStatus(msgspec.Struct, kw_only=True):
+    """Sequences of a publisher that other servers have or may have, and this log lacks."""
+
+    client: str
+    """Name of the publisher. Empty: unknown."""
+    publisher: int
+    """Its publisher id."""
+    first: int
+    last: int
+    proven: bool
+    """Whether other servers have the messages for certain."""
+
+
+class OpenHoles(msgspec.Struct, kw_only=True):
+    """The answer of `/holes`."""
+
+    holes: list[HoleStatus]
+    left_out: int
+    """Holes beyond the limit of the list (`holes_listed_max`)."""
+
+
 class Stats(msgspec.Struct, kw_only=True):
     """The answer of `/stats`. Its parts are read one after the other, while the server serves clients."""
 

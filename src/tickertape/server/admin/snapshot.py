@@ -39,9 +39,11 @@ from tickertape.server.admin.loop_query import InSteps
 from tickertape.server.admin.schema import (
     PAUSED,
     Durations,
+    HoleStatus,
     JournalState,
     LinkStatus,
     MemoryState,
+    OpenHoles,
     Retention,
     SessionState,
     SlowClientsState,
@@ -56,8 +58,10 @@ from tickertape.server.admin.schema import (
 from tickertape.server.clock import clock
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.limits import (
+    holes_listed_max,
     sessions_listed_max,
     snapshot_step_connections_max,
+    snapshot_step_publishers_max,
     snapshot_step_queues_max,
     snapshot_step_sow_topics_max,
     subscriptions_counted_max,
@@ -359,6 +363,27 @@ class InstanceSnapshot:
                 )
             )
         return listed
+
+    def holes(self) -> InSteps[OpenHoles]:
+        """Return the open holes of all publishers, up to a limit."""
+        links = self._driver.broker.links
+        found: list[HoleStatus] = []
+        left_out = 0
+        owners = [] if links is None else links.hole_owners()
+        for some in _portions(owners, snapshot_step_publishers_max):
+            for publisher in some:
+                assert links is not None
+                name, ranges = links.holes_of(publisher)
+                room = holes_listed_max - len(found)
+                left_out += max(len(ranges) - room, 0)
+                found += [
+                    HoleStatus(
+                        client=name, publisher=publisher, first=one.first, last=one.last, proven=one.proven
+                    )
+                    for one in ranges[:room]
+                ]
+            yield
+        return OpenHoles(holes=found, left_out=left_out)
 
     # -- sessions -------------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ from tests.helpers.linked import events, join, links_of, row_of, run
 from tests.simulation.engine_peer import Peer
 from tests.simulation.linked_engine import LinkedEngine, PipeEnd, body_of
 from tests.simulation.linked_engines import link_to
-from tickertape.base.errors import BadOption, NotReady
+from tickertape.base.errors import BadOption, JournalFull, NotReady
 from tickertape.engine.replication.levels.policy import DowngradePolicy
 from tickertape.engine.replication.links.replication import NO_DOWNGRADES
+from tickertape.journal.commit.group_commit import GroupCommit
 from tickertape.journal.format.replication_records import DowngradedRecord
 from tickertape.wire.commands import Persisted
 
@@ -260,6 +261,37 @@ def test_change_of_a_level_during_a_stop_is_refused() -> None:
     first.broker.close(first.now())
     with pytest.raises(NotReady, match="the server is stopping"):
         first.broker.change_level(OTHER, first.now(), downgraded=True)
+
+
+def test_full_disk_postpones_a_downgrade(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = _pair()
+    _publish(_client(first))
+    monkeypatch.setattr(GroupCommit, "can_accept", lambda self, nbytes: False)  # noqa: ARG005
+    _wait(first, 20)  # each wake checks that no deadline stays in the past
+    assert row_of(first).level == "sync"
+    with pytest.raises(JournalFull, match="Cannot record the downgrade of a link"):
+        _change(first, downgraded=True)
+    monkeypatch.undo()
+    _wait(first, 2)
+    assert row_of(first).level == "downgraded"
+
+
+def test_destination_that_lost_rows_is_downgraded() -> None:
+    first, second = _pair()
+    end = join(first, second)
+    copy = second.copy()
+    _publish(_client(first), count=3)
+    run(first, second)
+    _lose(end, first, second)
+    second.restore(copy)
+    _stop(first, stopped=True)
+    join(first, second)
+    _wait(first, 13)
+    assert row_of(first).level == "downgraded"
+    _stop(first, stopped=False)
+    run(first, second)
+    _wait(first, 2)
+    assert (row_of(first).level, len(second.persisted)) == ("sync", 3)
 
 
 def test_paused_link_sends_nothing_until_resumed() -> None:

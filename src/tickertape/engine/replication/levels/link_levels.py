@@ -134,7 +134,7 @@ class LinkLevels:
             raise NotReady(f"Cannot {action} a link: the server is stopping. Wait until it runs again.")
         if not self._commits.can_accept(link_report_bytes):
             raise JournalFull(
-                f"Cannot record the {action} of a link: {self._commits.full_reason}. Free some space."
+                f"Cannot record the {action} of a link: {self._commits.full_reason}. Then try again."
             )
         self._append(link, "operator", downgraded=downgraded)
 
@@ -153,9 +153,11 @@ class LinkLevels:
     def wake(self) -> None:
         """Check the policies that are due."""
         at, mono = self.next_deadline(), self._parts.clock.mono
-        if at is None or at > mono or not self._commits.can_accept(link_report_bytes):
+        if at is None or at > mono:
             return
         self._checked = mono
+        if not self._commits.can_accept(link_report_bytes):
+            return
         for link in self._links.values():
             if link.policy is None:
                 continue

@@ -1,4 +1,4 @@
-"""Downgrade policy: decides when acknowledgements stop waiting for a destination, and when they wait again.
+"""Downgrade policy: decides when acknowledgements stop and resume waiting for a destination.
 
 Invariants:
 - Without a policy no level changes by itself.

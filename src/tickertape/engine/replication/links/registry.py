@@ -34,6 +34,7 @@ from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.effects import SendLink
 from tickertape.engine.runtime.holes import forgotten_holes
 from tickertape.engine.runtime.scheduling import Pending
+from tickertape.journal.format.replication_records import HoleRange
 from tickertape.journal.journal import AcceptedBatch
 from tickertape.wire.commands import Goodbye, Heartbeat
 from tickertape.wire.link import DestinationCommand, LinkOpened, SourceCommand
@@ -250,6 +251,14 @@ class LinkRegistry:
         away = [state.name for state in counted if not state.is_connected]
         return away if self._sync.lacks(len(counted), len(counted) - len(away)) else []
 
+    def hole_owners(self) -> list[int]:
+        """Return the publishers with open holes."""
+        return self._reporting.known.publishers()
+
+    def holes_of(self, publisher: int) -> tuple[str, list[HoleRange]]:
+        """Return the name of a publisher, and its open holes."""
+        return self._parts.directory.name_of(publisher), self._reporting.known.holes(publisher)
+
     # -- operators ------------------------------------------------------------------------------------
 
     def change_level(self, destination: str, *, downgraded: bool) -> None:
@@ -309,6 +318,8 @@ class LinkRegistry:
         if self._sync is not None and number is not None and source is not None:
             self._sync.reset(number, source.covered)
             self._moved = True
+            if self._levels is not None:  # the destination may have lost rows
+                self._clock.announce(self._levels)
 
     # -- outputs --------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from tickertape.engine.replication.links.parts import LinkParts
 from tickertape.engine.replication.log_facts import LogFacts
 from tickertape.engine.replication.reports import Group, ReportWriter
 from tickertape.engine.runtime.exact_append import ExactAppend
+from tickertape.engine.runtime.holes import KnownSequences
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.journal.format.replication_records import ReplicationRecord, encode_record
 from tickertape.journal.journal import AcceptedBatch
@@ -111,6 +112,11 @@ class Reporting:
         direct = {*self._logs.values(), *self._sources, *places}
         members = {facts.journal, *direct, *facts.reports.known_logs}
         return Group(frozenset(members), frozenset(direct), facts.places)
+
+    @property
+    def known(self) -> KnownSequences:
+        """The sequences of all publishers that this log has, and its open holes."""
+        return self._exact.known
 
     # -- holes ------------------------------------------------------------------------------------------
 
