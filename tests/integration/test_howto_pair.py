@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,13 @@ def run(line: str) -> str:
     return result.stdout
 
 
+def is_idle() -> bool:
+    """Return whether the destination has everything, or its link is paused."""
+    rows = run("$ tickertape replication ls --output json").splitlines()
+    (out,) = [row for row in map(json.loads, rows) if row["direction"] == "out"]
+    return bool(out["paused"]) or (out["state"] == "live" and not out["behind_messages"])
+
+
 def test_pair_howto_blocks_print_the_documented_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,9 +51,10 @@ def test_pair_howto_blocks_print_the_documented_output(
         text = text.replace(f":{number}", f":{port.number}")
     blocks = [match.groups() for match in BLOCK.finditer(text)]
     assert [language for language, _, _ in blocks] == [
-        "toml", "toml", "console", "console", "python", "console", "console", "toml", "toml"
+        "toml", "toml", "console", "console", "python", "console", "console", "toml", "toml", "console",
+        "toml", "console"
     ]  # fmt: skip
-    first, second, check, serve, use, ls, token, remote, synchronous = blocks
+    first, second, check, serve, use, ls, token, remote, synchronous, levels, policy, pauses = blocks
     for name, (_, source, _) in (("ny-1", first), ("ny-2", second)):
         Path(f"{name}.toml").write_text(source)
     assert run(check[1]).startswith("ny-1.toml: valid\n")
@@ -59,6 +68,8 @@ def test_pair_howto_blocks_print_the_documented_output(
     Path("synchronous.toml").write_text(rules.sub(synchronous[1], first[1]))
     assert "sync = true" in Path("synchronous.toml").read_text()
     assert load_config("synchronous.toml").replication is not None
+    Path("policy.toml").write_text('[instance]\nname = "ny-1"\n' + policy[1])
+    assert load_config("policy.toml").replication is not None
     servers = [RunningServer(tmp_path / name, Path(f"{name}.toml"), listen=None) for name in ("ny-1", "ny-2")]
     for server, admin in zip(servers, (9008, 9018), strict=True):
         server.admin_url = f"http://127.0.0.1:{ports[admin].number}"
@@ -71,6 +82,17 @@ def test_pair_howto_blocks_print_the_documented_output(
         with contextlib.redirect_stdout(printed):
             exec(use[1], names)
         assert printed.getvalue() == use[2]
+        for server, (_, source, _) in zip(servers, (first, second), strict=True):
+            server.kill()
+            Path(f"{server.data.name}.toml").write_text(source.replace("sync = false", "sync = true"))
+        for server in servers:
+            server.start()
+        monkeypatch.setenv("TICKERTAPE_ADMIN", servers[0].admin_url)
+        for block in (levels, pauses):
+            lines = block[1].splitlines()
+            for line, expected in zip(lines[::2], lines[1::2], strict=True):
+                wait_until(is_idle, SECONDS)
+                assert run(line) == f"{expected}\n"
     finally:
         for server in servers:
             server.kill()
