@@ -24,6 +24,12 @@ CONFIG = (
     '[[queue]]\nname = "work"\nunderlying = "orders"\n'
     '[[sow]]\nname = "positions"\nkey = ["/id"]\ncheckpoint_interval = "1s"\n'
 )
+LINKED = (
+    '[instance]\nname = "ny-1"\n'
+    '[[replication.destination]]\nname = "ny-2"\naddresses = ["tcp://127.0.0.1:1"]\n'
+    '[[replication.destination.topic]]\nname = "orders"\nsync = true\n'
+)
+"""A server with a link. SOW topics cannot be combined with links."""
 DOCS = Path(__file__).parents[2] / "docs"
 RUNBOOK = DOCS / "operations/runbook.md"
 MONITORING = DOCS / "howto/monitoring.md"
@@ -44,7 +50,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """Return the labels by metric of a server with a topic, a queue, a SOW topic and a rejected command."""
+    """Return the labels by metric of a server with a topic, a queue, a SOW topic and a rejected command, and
+    of one with a link."""
     with running_server(config=CONFIG) as server, tt.Client("desk", server.uri) as client:
         client.publish("orders", b"1")
         client.publish("positions", {"id": 1})
@@ -56,10 +63,16 @@ def exported() -> dict[str, set[str]]:
             client.subscribe("orders", filter="(")
         with urllib.request.urlopen(f"{server.admin_url}/metrics", timeout=10) as answer:
             text = answer.read().decode()
+    with (
+        running_server(config=LINKED) as server,
+        urllib.request.urlopen(f"{server.admin_url}/metrics", timeout=10) as answer,
+    ):
+        text += answer.read().decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         name = family.name + ("_total" if family.type == "counter" else "")
-        found[name] = {label for sample in family.samples for label in sample.labels}
+        labels = {label for sample in family.samples for label in sample.labels}
+        found[name] = labels | found.get(name, set())
     return found
 
 
