@@ -200,16 +200,16 @@ class LinkLevels:
     def _apply(self, record: LevelRecord) -> None:
         """Let a persisted record take effect."""
         link = self._links[record.destination]
-        if isinstance(record, DowngradedRecord):
+        downgraded = isinstance(record, DowngradedRecord)
+        if downgraded:
             self._sync.downgrade(link.number)
             link.downgrades += 1
         else:
             self._sync.upgrade(link.number)
-        name = "link_downgraded" if isinstance(record, DowngradedRecord) else "link_upgraded"
         fields: dict[str, str | int] = {
             "destination": link.name,
             "cause": record.reason,
             "position": record.position,
             "covered": record.covered,
         }
-        self._parts.outbox.log_event(name, isinstance(record, DowngradedRecord), fields)
+        self._parts.outbox.log_event("link_downgraded" if downgraded else "link_upgraded", downgraded, fields)
