@@ -129,6 +129,27 @@ class Bookmark(NamedTuple):
         return f"{self.publisher}|{self.sequence}|"
 
 
+_PLACE_FIRST: Final = 2**64 - 2**48 + 1
+"""Sequence of the place at position 0. Messages have lower sequences."""
+
+
+def place_at(publisher: int, position: int) -> Bookmark:
+    """Return the bookmark of a place: `publisher` belongs to one start of a server (`place_id`).
+
+    A place in a list means that all messages of that log before `position` were delivered."""
+    return Bookmark(publisher, _PLACE_FIRST + position)
+
+
+def is_place(bookmark: Bookmark) -> bool:
+    """Return whether a bookmark is a place, not a message."""
+    return bookmark.sequence >= _PLACE_FIRST
+
+
+def position_of_place(bookmark: Bookmark) -> int:
+    """Return the position of a place."""
+    return bookmark.sequence - _PLACE_FIRST
+
+
 class Epoch(msgspec.Struct, frozen=True):
     """Start at the first message of the log."""
 

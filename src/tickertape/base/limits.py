@@ -136,6 +136,10 @@ link_starts_max: Final = 4_096
 """Starts of a server in the handshake of a link: the newest ones."""
 link_places_max: Final = 64
 """Starts of a source for which its destination reports the last place: the newest ones."""
+notice_holes_max: Final = 8_192
+"""Rows of holes in one notice to a subscription."""
+notice_rows_bytes_max: Final = 24 * notice_holes_max
+"""Bytes of the rows of holes, or of places, in one notice to a subscription."""
 link_origins_max: Final = 65_535
 """Origins of one link, and the highest number of one."""
 link_origins_per_frame_max: Final = 128

@@ -38,6 +38,11 @@ def derived_publisher_id(client_name: str, instance: str) -> int:
     return _hash(client_name.encode("utf-8") + b"\x00" + instance.encode("utf-8"))
 
 
+def place_id(log: bytes, start: int) -> int:
+    """Return the publisher id of the bookmarks of places in the log `log`, in the server start `start`."""
+    return _hash(b"\x00place" + log + start.to_bytes(8, "little"))
+
+
 def is_pattern(topic: str) -> bool:
     """Return whether `topic` is a regular expression rather than a literal name."""
     return _PATTERN.search(topic) is not None

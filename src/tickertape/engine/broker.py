@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from tickertape.engine.replication.links.registry import LinkRegistry
     from tickertape.engine.replication.links.replication import Replication
     from tickertape.engine.replication.links.sync_topics import SyncTopics
+    from tickertape.engine.replication.subscribers.persisted_facts import PersistedFacts
     from tickertape.engine.sessions.sync_ack_tracker import SyncAckTracker
     from tickertape.wire.link import DestinationCommand, SourceCommand
 
@@ -163,6 +164,7 @@ class Broker:
         self._publish_handler = self._make_publish_handler(checks)
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
+        self._persisted_facts: PersistedFacts | None = None
         self.links = None if replication is None else self._make_links(registry, replication)
         self._unauthenticated: set[int] = set()
         self._pending = self._all_pending()
@@ -236,6 +238,7 @@ class Broker:
     def _make_links(self, registry: PublisherDirectory, replication: Replication) -> LinkRegistry:
         from tickertape.engine.replication.links.parts import LinkParts
         from tickertape.engine.replication.links.registry import LinkRegistry
+        from tickertape.engine.replication.subscribers.persisted_facts import PersistedFacts
 
         parts = LinkParts(
             self._instance,
@@ -252,6 +255,11 @@ class Broker:
         )
         links = LinkRegistry(parts, replication, self._sync)
         self.retention.pin(links.oldest_needed)
+        exact = self._writer.exact
+        assert exact is not None
+        self._persisted_facts = facts = PersistedFacts(self.journal, replication.facts, exact.known, links)
+        self._delivery.use_facts(facts)
+        self.subscriptions.use_places(facts)
         return links
 
     # -- inputs ---------------------------------------------------------------------------------------
@@ -603,6 +611,8 @@ class Broker:
         commits, self._acknowledged = self._acknowledged, []
         for commit in commits:
             part = LogPart(commit.first_position, commit.batch)
+            if self._persisted_facts is not None:
+                self._persisted_facts.persisted(part)
             self._delivery.persisted(part)
             self.statistics.persisted(commit.batch)
             if self._has_states:

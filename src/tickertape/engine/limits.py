@@ -88,6 +88,8 @@ notices_step_max: Final = 256
 """Persisted notices that one step sends."""
 notice_subscriptions_max: Final = 256
 """Subscriptions that one persisted notice names."""
+notice_publishers_max: Final = 65_536
+"""Publishers whose holes changed last that a server remembers for notices."""
 pattern_set_max: Final = 64
 """Topic patterns in one pattern set."""
 pattern_set_size_max: Final = 2_000

@@ -16,6 +16,7 @@ from tickertape.base.limits import (
     link_feature_characters_max,
     link_text_bytes_max,
     message_bytes_max,
+    notice_rows_bytes_max,
     sow_keys_per_command_max,
     subscriptions_per_connection_max,
 )
@@ -28,6 +29,8 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 """Non-negative number. A receiver refuses a command with a negative one."""
 Keys = Annotated[tuple[str, ...], msgspec.Meta(max_length=sow_keys_per_command_max)]
 """Keys of records: generated or explicit ones. A receiver refuses too many before it decodes them."""
+Rows = Annotated[bytes, msgspec.Meta(max_length=notice_rows_bytes_max)]
+"""Rows of a notice. A receiver refuses too many before it decodes them."""
 CanonicalKeys = Annotated[tuple[bytes, ...], msgspec.Meta(max_length=sow_keys_per_command_max)]
 """Canonical keys of records, for clients that compute them."""
 
@@ -302,6 +305,8 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
     """
     available: str = ""
     """First bookmark in the log, for `bookmark_expired` and a non-empty log."""
+    places: Rows = b""
+    """Places before `start`, as in `PersistedNotice`. The first is of the log of the server."""
     backlog: Count = 0
     """Largest number of unacknowledged messages of a queue subscription, 0 for other subscriptions."""
 
@@ -438,11 +443,22 @@ class PersistedNotice(Command, tag="pn", frozen=True, kw_only=True):
 
     The server has sent the subscriptions `sub_ids` all their messages up to this bookmark. They may resume
     there. The bookmarked message need not match them. Sent at most once a second, and only if the log grew.
+
+    A server that replicates adds `places`: rows of 16 bytes with the u64 publisher and the u64 sequence of
+    the bookmark of a place (docs/formats/wire.md). `missing` has rows of 24 bytes with u64 publisher, u64
+    `after` and u64 `through`. A row with equal numbers starts the rows of a publisher: the log has no hole up
+    to this sequence but those of its next rows, of the sequences above `after` up to `through`.
+
+    `expired`: a link started behind rows that retention had removed from its source, so the subscriptions may
+    lack these messages.
     """
 
     sub_ids: tuple[str, ...]
     publisher: Count
     sequence: Count
+    places: Rows = b""
+    missing: Rows = b""
+    expired: bool = False
 
 
 class GroupBegin(Command, tag="gb", frozen=True, kw_only=True):

@@ -1,20 +1,26 @@
-"""Packed rows in the frames of a replication link: places, first holes, names and positions.
+"""Packed rows of replication: places, first holes, names and positions in the frames of links, and places and
+holes in notices to subscriptions.
 
 All numbers are little-endian. Functions check the values that one row table must have by itself.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tickertape.base.errors import BadLink
+from tickertape.base.bookmarks import Bookmark, is_place
+from tickertape.base.errors import BadCommand, BadLink
 from tickertape.batch.format import Int64s, UInt64s
 from tickertape.wire.link import link_name_bytes, link_place_bytes, link_position_bytes
 
 _U8: Final = np.dtype("<u8")
+_NOTICE_PLACE: Final = struct.Struct("<QQ")
+_NOTICE_HOLE: Final = struct.Struct("<QQQ")
 _NAME: Final = np.dtype(
     [("publisher", "<u8"), ("first", "<u8"), ("last", "<u8"), ("origin", "<u4"), ("stamp", "<i8")]
 )
@@ -125,3 +131,70 @@ def _check_size(data: bytes, row_bytes: int, noun: str) -> None:
 
 def _bad(cause: str) -> BadLink:
     return BadLink(f"Invalid link frame: {cause}. Report the defect of its sender.")
+
+
+# -- notices to subscriptions --------------------------------------------------------------------------
+
+
+class OpenHoles(NamedTuple):
+    """The holes of a publisher at a position of a log."""
+
+    publisher: int
+    highest: int
+    """The log has all messages up to this sequence, except those in `ranges`."""
+    ranges: tuple[tuple[int, int], ...]
+    """First and last sequence of each hole, ascending and disjoint."""
+
+
+def encode_open_holes(found: Iterable[OpenHoles]) -> bytes:
+    """Return the rows of the holes of publishers."""
+    rows = []
+    for publisher, highest, ranges in found:
+        rows.append(_NOTICE_HOLE.pack(publisher, highest, highest))
+        rows += [_NOTICE_HOLE.pack(publisher, first - 1, last) for first, last in ranges]
+    return b"".join(rows)
+
+
+def decode_open_holes(data: bytes) -> list[OpenHoles]:
+    """Return the holes of publishers in a notice. Raises `BadCommand`."""
+    if len(data) % _NOTICE_HOLE.size:
+        raise _bad_notice(f"{len(data)} bytes of holes are not whole rows")
+    return [*_open_holes(_NOTICE_HOLE.iter_unpack(data))]
+
+
+def _open_holes(rows: Iterable[tuple[int, ...]]) -> Iterator[OpenHoles]:
+    publisher = highest = low = 0
+    ranges: list[tuple[int, int]] = []
+    started = False
+    for of, after, through in rows:
+        if after == through:
+            if started:
+                yield OpenHoles(publisher, highest, tuple(ranges))
+            publisher, highest, low, ranges, started = of, through, 0, [], True
+        elif started and of == publisher and low <= after < through <= highest:
+            ranges.append((after + 1, through))
+            low = through
+        else:
+            raise _bad_notice(f"the hole from {after + 1} to {through} is out of order")
+    if started:
+        yield OpenHoles(publisher, highest, tuple(ranges))
+
+
+def encode_notice_places(places: Iterable[Bookmark]) -> bytes:
+    """Return the rows of places."""
+    return b"".join([_NOTICE_PLACE.pack(*place) for place in places])
+
+
+def decode_notice_places(data: bytes) -> list[Bookmark]:
+    """Return the places of a notice. Raises `BadCommand`."""
+    if len(data) % _NOTICE_PLACE.size:
+        raise _bad_notice(f"{len(data)} bytes of places are not whole rows")
+    places = [Bookmark(*row) for row in _NOTICE_PLACE.iter_unpack(data)]
+    if not all(map(is_place, places)):
+        raise _bad_notice("a bookmark is not a place")
+    return places
+
+
+def _bad_notice(why: str) -> BadCommand:
+    """Return the error of an invalid notice."""
+    return BadCommand(f"Invalid notice from the server: {why}. Update the server.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tickertape.base.errors import BadCommand, BadOption, NotReady, SubscriptionUnknown, TickertapeError
 from tickertape.base.limits import combined_subscriptions_max, credit_bytes_max
@@ -22,6 +22,7 @@ from tickertape.engine.commands.subscribe_checks import (
     check_replaces,
     check_subscribe,
     of_underlying,
+    publishers_in,
     range_search,
     without_queues,
 )
@@ -59,6 +60,9 @@ from tickertape.wire.commands import (
     Subscribe,
     Unsubscribe,
 )
+
+if TYPE_CHECKING:
+    from tickertape.engine.subscriptions.log_places import LogPlaces
 
 Request: TypeAlias = Subscribe | Sow | Unsubscribe | Pause | Resume | Resolve
 
@@ -124,6 +128,8 @@ class SubscribeHandler:
         self.held = self._registry.held
         """The subscriptions of each connection that has any."""
         self._stopping = False
+        self._places: LogPlaces | None = None
+        """Places of a server that replicates. None for others."""
         self._handlers: dict[type[Request], Callable[[Session, Any], None]] = {
             Subscribe: self.subscribe,
             Sow: self._queries.query,
@@ -132,6 +138,10 @@ class SubscribeHandler:
             Resume: self.resume,
             Resolve: self.resolve,
         }
+
+    def use_places(self, places: LogPlaces) -> None:
+        """Resume subscriptions by the places of a server that replicates."""
+        self._places = places
 
     def of(self, conn: int) -> ConnectionSubscriptions:
         """Return the subscriptions of a connection. Callers must not change them."""
@@ -179,7 +189,7 @@ class SubscribeHandler:
         of_log, of_rest = self._parts(interest, replay) if interest is not NO_TOPICS else (False, False)
         conflating = self._conflating(interest, options, of_log)
         conflating_rest = self._conflating(interest, options, of_rest)
-        search = range_search(self._journal, command, options, self._clock.now)
+        search = range_search(self._journal, command, options, self._clock.now, self._places)
         old = self._registry.of(session.conn).get(command.sub_id)
         if old is not None:
             check_replaces(old)
@@ -203,6 +213,9 @@ class SubscribeHandler:
         elif of_log:
             feed = LogFeed(sub, interest, self.services.log)
             feed.replays = command.bookmark is not None
+            if self._places is not None:
+                feed.known_publishers = publishers_in(command)
+                feed.expirations = self._places.expirations
             feed.numbered = command.numbered
             feed.paused, feed.live = options.pause, options.live
             if options.fully_durable and self.services.durable is not None:
@@ -374,6 +387,7 @@ class SubscribeHandler:
             found=extent.found,
             after=extent.after,
             backlog=search.backlog,
+            places=extent.places,
         )
         self._outbox.send(search.conn, answer)
         feed.begin(extent, search.target)

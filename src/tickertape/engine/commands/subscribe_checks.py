@@ -5,12 +5,13 @@ A rejected command has no effect.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from tickertape.base.bookmarks import FromNow, parse_bookmark
+from tickertape.base.bookmarks import AtBookmarks, FromNow, is_place, parse_bookmark
 from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import (
     BadCommand,
@@ -39,6 +40,9 @@ from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import expired_error, look, oldest
 from tickertape.wire.commands import Resolve, Sow, Subscribe
+
+if TYPE_CHECKING:
+    from tickertape.engine.subscriptions.log_places import LogPlaces
 
 CommandT = TypeVar("CommandT", Subscribe, Resolve)
 
@@ -153,7 +157,11 @@ def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], j
 
 
 def range_search(
-    journal: Journal, command: Subscribe | Resolve, options: SubscribeOptions, now: Now
+    journal: Journal,
+    command: Subscribe | Resolve,
+    options: SubscribeOptions,
+    now: Now,
+    places: LogPlaces | None = None,
 ) -> ExtentSearch:
     """Return the search for the range of a validated command. Raises `BadBookmark`."""
     if isinstance(command, Subscribe) and command.positions is not None:
@@ -165,10 +173,10 @@ def range_search(
         search = _known(ReplayRange(journal.commits.accepted_end))
     else:
         search = resolve(
-            journal, point, journal.commits.accepted_end, options.not_found, log_time, command.topic
+            journal, point, journal.commits.accepted_end, options.not_found, log_time, command.topic, places
         )
     if isinstance(command, Subscribe):
-        return with_place(journal, point, search, log_time, command.topic)
+        return with_place(journal, point, search, log_time, command.topic, places)
     return search
 
 
@@ -202,6 +210,17 @@ def without_queues(interest: Interest, workers: list[QueueWorker]) -> Interest:
 def bookmarks_in(command: Subscribe | Resolve) -> int:
     """Return the approximate number of bookmarks that a command looks up."""
     return 1 if not command.bookmark else command.bookmark.count(",") + 1
+
+
+def publishers_in(command: Subscribe) -> frozenset[int]:
+    """Return the publishers of which the list of bookmarks of a command has holes."""
+    if not command.bookmark or "," not in command.bookmark:
+        return frozenset()
+    point = parse_bookmark(command.bookmark)
+    if not isinstance(point, AtBookmarks):
+        return frozenset()
+    counts = Counter(one.publisher for one in point.bookmarks if not is_place(one))
+    return frozenset(publisher for publisher, count in counts.items() if count > 1)
 
 
 def _known(extent: ReplayRange) -> ExtentSearch:

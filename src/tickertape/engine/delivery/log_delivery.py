@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
@@ -51,6 +51,9 @@ from tickertape.journal.reading.archive_reader import ArchiveAnswer
 from tickertape.journal.reading.log_view import LogPart
 from tickertape.wire.commands import Command, Completed, Ended
 from tickertape.wire.frames import encode_frame
+
+if TYPE_CHECKING:
+    from tickertape.engine.subscriptions.log_places import NoticeFacts
 
 _SHARE_OF_THE_LAST = 4
 """Feeds behind the end get at least one part in this many of a step."""
@@ -94,6 +97,10 @@ class LogDelivery:
             *self._notices.pending,
         )
         """Not empty while `step` has messages or notices to send."""
+
+    def use_facts(self, facts: NoticeFacts) -> None:
+        """Send places and holes of a server that replicates."""
+        self._notices.use_facts(facts)
 
     # -- inputs ---------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ Invariants:
 - A notice names a bookmark only after every earlier message of the subscription was sent.
 - A step sends at most `notices_step_max` notices.
 - Notices are sent only while the log grows.
+- A notice names no place and no hole behind the messages that were sent before it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import notice_seconds, notice_subscriptions_max, notices_step_max
@@ -23,6 +24,9 @@ from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart, last_of
 from tickertape.wire.commands import PersistedNotice
 from tickertape.wire.frames import encode_frame
+
+if TYPE_CHECKING:
+    from tickertape.engine.subscriptions.log_places import NoticeFacts
 
 _BEFORE_ALL: Final = float("-inf")
 
@@ -41,6 +45,8 @@ class _Notice(NamedTuple):
     conn: int
     subs: list[LogFeed]
     last: _Last
+    places: bytes
+    """See `PersistedNotice.places`."""
 
 
 class ProgressNotices:
@@ -49,6 +55,8 @@ class ProgressNotices:
     def __init__(self, outbox: Outbox, clock: EngineClock) -> None:
         self._outbox = outbox
         self._clock = clock
+        self._facts: NoticeFacts | None = None
+        """Places and holes of a server that replicates. None for others."""
         self._last: _Last | None = None
         """The last message persisted since the start."""
         self._wanted = False
@@ -59,6 +67,10 @@ class ProgressNotices:
         """Due notices that are not sent yet."""
         self.pending: Pending = (self._waiting,)
         """Not empty while `step` has notices to send."""
+
+    def use_facts(self, facts: NoticeFacts) -> None:
+        """Send places and holes of a server that replicates."""
+        self._facts = facts
 
     def moved(self, part: LogPart) -> None:
         """Record the last message of a persisted commit."""
@@ -90,29 +102,61 @@ class ProgressNotices:
             s
             for s in caught_up()
             # A feed with a future start time would resume too early from this bookmark.
-            if s.replays and s.notified_to < last.end and (s.not_before is None or s.not_before <= stamp)
+            if s.replays and self._lacks(s, last.end) and (s.not_before is None or s.not_before <= stamp)
         ]
+        places = b"" if self._facts is None else self._facts.at_end(last.end)
         wanting.sort(key=_connection)
         self._waiting.clear()  # the feeds of unsent notices are caught up still, or need none
         for conn, group in groupby(wanting, _connection):
             subs = list(group)
             for at in range(0, len(subs), notice_subscriptions_max):
-                self._waiting.append(_Notice(conn, subs[at : at + notice_subscriptions_max], last))
+                self._waiting.append(_Notice(conn, subs[at : at + notice_subscriptions_max], last, places))
         self.step()
+
+    def _lacks(self, sub: LogFeed, end: int) -> bool:
+        """Return whether the client of a feed has no notice of a position. With places it needs one, even if
+        the last message was for the feed."""
+        return (sub.notified_to if self._facts is None else sub.places_to) < end
 
     def step(self) -> None:
         """Send the next notices."""
         for _ in range(min(len(self._waiting), notices_step_max)):
-            conn, subs, last = self._waiting.popleft()
-            ids = []
-            for sub in subs:
-                if sub.notified_to < last.end and sub.phase is not Phase.ENDED:
-                    sub.notified_to = last.end
-                    ids.append(sub.sub_id)
-            if ids:
-                publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
-                notice = PersistedNotice(sub_ids=tuple(ids), publisher=publisher, sequence=sequence)
+            conn, subs, last, places = self._waiting.popleft()
+            publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
+            for (missing, expired), ids in self._by_facts(subs, last.end).items():
+                notice = PersistedNotice(
+                    sub_ids=tuple(ids),
+                    publisher=publisher,
+                    sequence=sequence,
+                    places=places,
+                    missing=missing,
+                    expired=expired,
+                )
                 self._outbox.put(Send(conn, encode_frame(notice)))
+
+    def _by_facts(self, subs: list[LogFeed], end: int) -> dict[tuple[bytes, bool], list[str]]:
+        """Return the ids of the feeds that need a notice of a position, by the rows of their holes and by
+        whether messages expired."""
+        facts = self._facts
+        found: dict[tuple[bytes, bool], list[str]] = {}
+        made: dict[tuple[int, frozenset[int]], bytes] = {}
+        for sub in subs:
+            if sub.phase is Phase.ENDED or not self._lacks(sub, end):
+                continue
+            missing, expired = b"", False
+            if facts is not None:
+                expired = sub.expirations != facts.expirations
+                sub.expirations = facts.expirations
+            if facts is not None and (sub.holes_change != facts.change or sub.known_publishers):
+                key = sub.holes_change, sub.known_publishers
+                if key not in made:
+                    made[key] = facts.holes_since(*key)
+                missing = made[key]
+                sub.holes_change, sub.known_publishers = facts.change, frozenset()
+            sub.notified_to = max(sub.notified_to, end)
+            sub.places_to = end
+            found.setdefault((missing, expired), []).append(sub.sub_id)
+        return found
 
 
 def _connection(sub: LogFeed) -> int:

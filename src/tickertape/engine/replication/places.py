@@ -48,6 +48,11 @@ class LogStarts:
     def __iter__(self) -> Iterator[LogStart]:
         return (LogStart(*item) for item in self._starts.items())
 
+    @property
+    def newest(self) -> int:
+        """The newest start, 0 without one."""
+        return next(reversed(self._starts), _NO_START)
+
     def place(self, position: int) -> LogPlace:
         """Return the place of a position: its start wrote the row before it."""
         for start, first in reversed(self._starts.items()):

@@ -67,6 +67,10 @@ class Reports:
             if any(place.log == self._journal for place in report.places):
                 self._reporters.add(log)
 
+    def newest(self) -> Iterable[tuple[bytes, CoveredRecord]]:
+        """Return the newest report of each other log, in the order of arrival."""
+        return self._newest.items()
+
     @property
     def known_logs(self) -> set[bytes]:
         """Logs that reported, and the members that they named."""

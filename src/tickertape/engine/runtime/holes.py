@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -240,6 +240,11 @@ class KnownSequences:
         """Return the open holes of a publisher, ascending."""
         own = self._holes.get(publisher)
         return [] if own is None else own.ranges()
+
+    def all_holes(self) -> Iterator[tuple[int, int, list[HoleRange]]]:
+        """Yield the publishers with open holes, each with its highest sequence and its holes."""
+        for publisher, own in self._holes.items():
+            yield publisher, self.highest(publisher), own.ranges()
 
     def holes_of(self, publisher: int) -> int:
         """Return the number of open holes of a publisher."""

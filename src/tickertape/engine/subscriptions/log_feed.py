@@ -126,6 +126,14 @@ class LogFeed(Feed):
         """Whether it receives the positions of its messages, so it shares no frames."""
         self.notified_to = 0
         """Position up to which its client has been notified of progress."""
+        self.places_to = 0
+        """Position up to which its client has been notified of places."""
+        self.holes_change = 0
+        """Number of the last change of holes of which its client has been notified."""
+        self.expirations = 0
+        """Number of links behind removed rows of which its client knows (`LogPlaces.expirations`)."""
+        self.known_publishers: frozenset[int] = frozenset()
+        """Publishers of which its client knew holes when it subscribed, until the first notice."""
 
     def begin(self, extent: ReplayRange, target: int | None) -> None:
         """Start the replay of a known range. `target` is the end of the log at the time of the command, or

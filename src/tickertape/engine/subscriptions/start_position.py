@@ -9,8 +9,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Final, NamedTuple
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tickertape.base.bookmarks import (
     EPOCH,
@@ -21,6 +21,7 @@ from tickertape.base.bookmarks import (
     FromNow,
     Range,
     StartPoint,
+    is_place,
 )
 from tickertape.base.errors import BadOption, BookmarkUnknown, TickertapeError
 from tickertape.base.interfaces import Buffer
@@ -42,6 +43,9 @@ from tickertape.journal.reading.archive_reader import (
 from tickertape.journal.reading.log_reader import find_bookmark, find_time, last_before
 from tickertape.journal.reading.log_view import LogView, ReadRequest
 
+if TYPE_CHECKING:
+    from tickertape.engine.subscriptions.log_places import LogPlaces
+
 NOT_FOUND_POLICIES = ("now", "epoch", "fail")
 
 
@@ -60,6 +64,8 @@ class ReplayRange(NamedTuple):
     """The range ends before the first message with this or a later timestamp (microseconds)."""
     after: str = ""
     """See `Ack.after`."""
+    places: bytes = b""
+    """See `Ack.places`."""
 
 
 Asked = ReadRequest | ArchiveRequest | None
@@ -71,6 +77,7 @@ _BOOKMARKS_AT_A_TIME: Final = 16
 """Number of bookmarks of a list to look up before other work may run."""
 
 
+_SEQUENCE_MAX: Final = 2**64 - 1
 _BOOKMARKS_NAMED: Final = 20
 """Maximum number of missing bookmarks in an error message."""
 
@@ -82,15 +89,17 @@ def resolve(
     not_found: str,
     log_time: int,
     topic: str | None = None,
+    places: LogPlaces | None = None,
 ) -> ExtentSearch:
     """Find the range of `point` for a command that arrived when the log ended at `accepted_end`.
 
     `topic` is the name or pattern to read. The archive is searched for it. With None, the archive is not
-    read. `not_found` is now, epoch or fail. Raises `BookmarkUnknown` for fail. Raises `BookmarkExpired` in
-    any case if messages of the bookmark were deleted."""
+    read. `not_found` is now, epoch or fail. `places` resolves places in lists of bookmarks. Raises
+    `BookmarkUnknown` for fail. Raises `BookmarkExpired` in any case if messages of the bookmark were
+    deleted."""
     if not_found not in NOT_FOUND_POLICIES:
         raise BadOption(not_one_of("Invalid bookmark_not_found", not_found, NOT_FOUND_POLICIES))
-    begin = _Begin(journal, accepted_end, not_found, topic)
+    begin = _Begin(journal, accepted_end, not_found, topic, places)
     if not isinstance(point, Range):
         extent = yield from begin.find(point, False)
         if isinstance(point, AtTime) and point.micros >= log_time:
@@ -125,6 +134,7 @@ class _Begin(NamedTuple):
     accepted_end: int
     not_found: str
     topic: str | None
+    places: LogPlaces | None
 
     def find(self, point: StartPoint, inclusive: bool) -> ExtentSearch:
         """Return the range that starts at `point`, or right after it unless `inclusive`."""
@@ -137,22 +147,72 @@ class _Begin(NamedTuple):
             start = yield from _time(view, point.micros, self.topic, inclusive=inclusive)
             return ReplayRange(start, not_before=point.micros if inclusive else point.micros + 1)
         assert isinstance(point, AtBookmarks)
+        not_found = self.not_found
+        if any(map(is_place, point.bookmarks)):
+            if self.places is not None:
+                return (yield from self._resume(point, self.places))
+            not_found = "epoch" if not_found == "now" else not_found  # a subscription of another log
         positions = yield from _positions(view, point.bookmarks, self.topic, earliest=True)
         if positions:
             return ReplayRange(min(positions) + (0 if inclusive else 1))
-        if self.not_found == "fail":
+        if not_found == "fail":
             raise BookmarkUnknown(
                 f"{_missing('bookmark', point)}. Start from EPOCH or NOW, or set the option "
                 "bookmark_not_found to now or epoch."
             )
         return ReplayRange(
-            self.accepted_end if self.not_found == "now" else (yield from self._epoch()), found=False
+            self.accepted_end if not_found == "now" else (yield from self._epoch()), found=False
         )
+
+    def _resume(self, point: AtBookmarks, places: LogPlaces) -> ExtentSearch:
+        """Return the range of a subscription with places, which may have read another log before.
+
+        It starts at its place of this log, and without one at the first row: bookmarks alone do not say which
+        messages of this log it has. It starts earlier if a message that it lacks is before the place."""
+        from tickertape.journal.reading.sequence_search import first_between
+
+        view = self.journal.view
+        known = [at for one in point.bookmarks if is_place(one) and (at := places.position(one)) is not None]
+        found = True
+        if known:
+            start = max(known)
+            if start < oldest(view, self.topic):
+                raise expired_error("the place of the subscription", view)
+        else:
+            found = view.retired is None
+            if not found and self.not_found == "fail":
+                raise BookmarkUnknown(
+                    "Cannot resume the subscription: it has no place of this log, and messages were removed "
+                    "from the log. Start from EPOCH or NOW, or set the option bookmark_not_found to epoch."
+                )
+            start = yield from self._epoch()
+        for number, (publisher, ranges) in enumerate(_lacking(point.bookmarks).items(), 1):
+            if number % _BOOKMARKS_AT_A_TIME == 0:
+                yield None
+            for low, high in ranges:
+                start = min(start, (yield from first_between(view, publisher, low, high, start)))
+        return ReplayRange(start, found=found)
 
     def _epoch(self) -> Generator[Asked, Buffer | ArchiveAnswer, int]:
         """Return the position of the oldest message in archive and log."""
         older = yield from look(self.journal.view, self.topic)
         return oldest(self.journal.view, None if older is None else self.topic)
+
+
+def _lacking(bookmarks: Iterable[Bookmark]) -> dict[int, list[tuple[int, int]]]:
+    """Return the ranges of sequences that a subscription with these bookmarks may lack, by publisher.
+
+    The last bookmark of a publisher is that of its last message. The others are pairs: the sequence before a
+    hole, and the last one of the hole."""
+    found: dict[int, list[int]] = {}
+    for publisher, sequence in (one for one in bookmarks if not is_place(one)):
+        found.setdefault(publisher, []).append(sequence)
+    lacking = {}
+    for publisher, sequences in found.items():
+        *holes, last = sorted(sequences)
+        ranges = [(low + 1, high) for low, high in zip(holes[::2], holes[1::2], strict=False)]
+        lacking[publisher] = [*ranges, (last + 1, _SEQUENCE_MAX)]
+    return lacking
 
 
 def _time(
@@ -230,8 +290,9 @@ def with_place(
     search: ExtentSearch,
     log_time: int,
     topic: str | None = None,
+    places: LogPlaces | None = None,
 ) -> ExtentSearch:
-    """Add the bookmark before the start (`Ack.after`) to the range of `search`.
+    """Add the bookmark before the start (`Ack.after`) and its places to the range of `search`.
 
     The bookmark is omitted if it cannot be read, because the subscription may still start. It is never a
     message that is not persisted, because such a message may be lost. Raises `BookmarkExpired` when retention
@@ -253,7 +314,8 @@ def with_place(
             raise expired_error("the start", view)
         extent = extent._replace(start=first)
         after = EPOCH
-    return extent._replace(after=after)
+    rows = b"" if places is None else (yield from places.before(extent.start))
+    return extent._replace(after=after, places=rows)
 
 
 def _last_before(

@@ -1,4 +1,4 @@
-"""Sequence search: finds which sequences of a publisher in a range the log has.
+"""Sequence search: finds which sequences of a publisher in a range the log has, and the first of them.
 
 Unreadable blocks are passed over.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from tickertape.base.errors import JournalCorrupt, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import U8, Bools, UInt64s
+from tickertape.batch.format import U8, Bools, Int64s, UInt64s
 from tickertape.journal.reading.log_reader import LogReader, after_damage
 from tickertape.journal.reading.log_view import LogView, ReadRequest
 
@@ -44,6 +44,50 @@ def find_sequences(
                 found += [_between(part.batch, publisher, low, high) for part in parts]
                 yield None
     return np.unique(np.concatenate(found))
+
+
+def first_between(
+    view: LogView, publisher: int, low: int, high: int, stop: int
+) -> Generator[ReadRequest | None, Buffer, int]:
+    """Return the position of the first persisted message of a publisher from `low` to `high` before the
+    position `stop`. `stop` without one.
+
+    Yields None to let other work run, and is sent `b""` for it."""
+    for segment in [*view.segments]:
+        if segment.first_position >= stop:
+            break
+        for place in segment.index.places_between(publisher, low, high):
+            if place.first_position >= stop:
+                break
+            end = segment.end_position if place.next_position is None else place.next_position
+            reader = LogReader(view, place.first_position)
+            while view.has(segment) and reader.position < min(end, stop):
+                try:
+                    step = reader.poll()
+                    if step is None:
+                        break
+                    parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+                except JournalCorrupt as error:
+                    reader = LogReader(view, after_damage(view, reader.position, error.offset))
+                    continue
+                except TickertapeError:
+                    if view.has(segment):
+                        raise
+                    break  # retention removed the segment meanwhile
+                for part in parts:
+                    rows = _rows_between(part.batch, publisher, low, high)
+                    if len(rows):
+                        return min(int(part.positions_of(rows[:1])[0]), stop)
+                yield None
+    return stop
+
+
+def _rows_between(batch: MessageBatch, publisher: int, low: int, high: int) -> Int64s:
+    """Return the rows of the messages of a publisher from `low` to `high` in a batch."""
+    sequences = batch.sequences
+    mine: Bools = batch.publishers == np.uint64(publisher)
+    found: Int64s = (mine & (sequences >= np.uint64(low)) & (sequences <= np.uint64(high))).nonzero()[0]
+    return found
 
 
 def _between(batch: MessageBatch, publisher: int, low: int, high: int) -> UInt64s:

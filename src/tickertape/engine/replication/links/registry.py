@@ -28,6 +28,7 @@ from tickertape.engine.replication.links.replication import Replication
 from tickertape.engine.replication.links.reporting import Reporting
 from tickertape.engine.replication.links.source_end import OutgoingState, SourceEnd
 from tickertape.engine.replication.links.sync_topics import SyncTopics
+from tickertape.engine.replication.reports import Group
 from tickertape.engine.replication.source.link_source import LinkSource
 from tickertape.engine.replication.source.routed_log import SourceLog
 from tickertape.engine.retention import RetentionPin
@@ -73,6 +74,8 @@ class LinkRegistry:
         self._sync = None if sync is None else sync.links
         self._levels = None if sync is None else LinkLevels(parts, facts, sync, replication.downgrades)
         self._moved = False
+        self.expirations = 0
+        """Number of links that started behind removed rows of their sources."""
         numbers = {} if sync is None else sync.numbers
         self._outgoing = {
             link.destination: OutgoingState(link, derived, numbers.get(link.destination))
@@ -240,6 +243,7 @@ class LinkRegistry:
         end.step()
         self._reporting.append_reporters()
         if end.taker.take_expired():
+            self.expirations += 1
             self._connections.event("places_expired", end, warning=True)
 
     def awaited(self) -> list[str]:
@@ -326,6 +330,11 @@ class LinkRegistry:
     def oldest_needed(self) -> RetentionPin | None:
         """Return the lowest position that other logs need."""
         return self._pins.oldest_needed()
+
+    @property
+    def group(self) -> Group:
+        """The logs of the group, as far as they are known here."""
+        return self._reporting.group
 
     @property
     def stable(self) -> int:
