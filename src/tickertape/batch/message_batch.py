@@ -32,6 +32,7 @@ from tickertape.batch.format import (
     RUN,
     RUN_BYTES,
     RUN_DTYPE,
+    RUN_LATE,
     SEQUENCES,
     U8,
     Bytes8,
@@ -418,6 +419,13 @@ class MessageBatch:
         """Return the timestamp of message `i` in microseconds since 1970 UTC, as a Python integer."""
         return self._timestamp_numbers[i]
 
+    def late(self, i: int) -> bool:
+        """Return whether message `i` was stored after later messages of its publisher."""
+        if self.run_count == 1:
+            return bool(self.first_run.flags & RUN_LATE)
+        ends = self.runs["count"].cumsum()
+        return bool(int(self.runs["flags"][int(ends.searchsorted(i, side="right"))]) & RUN_LATE)
+
     def bookmark(self, i: int) -> str:
         """Return the bookmark of message `i`: `publisher|sequence|`."""
         return f"{self._publisher_numbers[i]}|{self._sequence_numbers[i]}|"
@@ -567,6 +575,14 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def publisher(self) -> str:
         """Publisher id, a decimal number as text."""
         return str(self.batch.publisher(self.index))
+
+    @property
+    def late(self) -> bool:
+        """Whether the server stored the message after later messages of its publisher.
+
+        Servers that replicate deliver such messages after a failover of the publisher.
+        """
+        return self.batch.late(self.index)
 
     @property
     def sequence(self) -> int:

@@ -39,6 +39,13 @@ bookmark_publishers_max: Final = 100_000
 """Publishers of a subscription that a bookmark store tracks outside of that window."""
 recovery_bookmarks_max: Final = 256
 """Bookmarks of one recovery point: those of the most recent publishers."""
+recovery_places_max: Final = 64
+"""Places of one recovery point: those that moved last."""
+recent_numbers_max: Final = 1 << 20
+"""Numbers with which a subscription records deliveries since the last notice of a server that replicates.
+Above this limit, sequences with gaps count as delivered without gaps."""
+place_notice_seconds: Final = 1.0
+"""Interval in which a client records its place in the log of a server that replicates."""
 adapter_notices: Final = 60
 """Notices of persisted messages for each update of a recovery point adapter that publishes. Each update
 causes a notice, so one update for each notice would never end."""

@@ -12,10 +12,11 @@ from itertools import count
 
 import numpy as np
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import Bookmark, place_at
 from tickertape.base.errors import Closed
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.testing.verdicts import must, same
+from tickertape.wire.link_rows import OpenHoles
 
 Open = Callable[[str], BookmarkStore]
 End = Callable[[BookmarkStore], None]
@@ -47,7 +48,18 @@ def check_bookmark_store(
         >>> check_bookmark_store(lambda name: tt.MemoryBookmarkStore(), survives_restart=False)
     """
     names = (f"checked-{n}" for n in count())
-    checks = (_order, _gaps, _duplicates, _publishers, _subscriptions, _batches, _notices, _start, _threads)
+    checks = (
+        _order,
+        _gaps,
+        _duplicates,
+        _publishers,
+        _subscriptions,
+        _batches,
+        _notices,
+        _places,
+        _start,
+        _threads,
+    )
     for check in checks:
         with _opened(open_store, next(names)) as store:
             check(store)
@@ -193,6 +205,26 @@ def _notices(store: BookmarkStore) -> None:
     store.persisted("s", Bookmark(2, 60))
     same("a notice moves an idle subscription", store.most_recent("s"), [Bookmark(2, 60)])
     same("a message after a notice is new", _log(store, "s", 2, [61]), [61])
+
+
+def _places(store: BookmarkStore) -> None:
+    """Check places and missing messages of servers that replicate."""
+    here, other = place_at(70, 5), place_at(71, 9)
+    store.started("s", [Bookmark(3, 9), here])
+    store.resumed("s")
+    same("late messages after a start with places are delivered", _log(store, "s", 1, [5, 9]), [5, 9])
+    same("a late message is delivered", _log(store, "s", 1, [7]), [7])
+    same("a late message is delivered once", _log(store, "s", 1, [7]), [])
+    same("a late message is not discarded", store.is_discarded("s", 1, 7), False)
+    for sequence in (5, 7, 9):
+        same("a delivered message can be discarded", store.discard("s", 1, sequence), True)
+    same("the place of the start is in the recovery point", here in store.most_recent("s"), True)
+    store.persisted("s", Bookmark(1, 9), [place_at(70, 8), other], [OpenHoles(1, 9, ((8, 8),))])
+    same("the places of a notice are in the recovery point", store.most_recent("s")[-1], other)
+    same("a place replaces the one before", place_at(70, 8) in store.most_recent("s"), True)
+    same("a hole is before the last bookmark", Bookmark(1, 7) in store.most_recent("s"), True)
+    store.resumed("s")
+    same("only messages in holes are delivered late", _log(store, "s", 1, [6, 8]), [8])
 
 
 def _start(store: BookmarkStore) -> None:

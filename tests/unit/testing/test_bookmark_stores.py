@@ -15,6 +15,7 @@ from tickertape.base.bookmarks import Bookmark
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.client.bookmark_store.store_file import FileBackedStore
 from tickertape.testing import check_bookmark_store
+from tickertape.wire.link_rows import OpenHoles
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
@@ -60,9 +61,15 @@ class Recorded(tt.MemoryBookmarkStore):
         self.changed("discard_all", sub_id, publishers, sequences)
         return done
 
-    def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        super().persisted(sub_id, bookmark)
-        self.changed("persisted", sub_id, bookmark)
+    def persisted(
+        self,
+        sub_id: str,
+        bookmark: Bookmark,
+        places: Sequence[Bookmark] = (),
+        holes: Sequence[OpenHoles] | None = None,
+    ) -> None:
+        super().persisted(sub_id, bookmark, places, holes)
+        self.changed("persisted", sub_id, bookmark, places, holes)
 
     def purge(self, sub_id: str | None = None) -> None:
         super().purge(sub_id)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import Bookmark, is_place
 from tickertape.base.errors import BookmarkStoreFull, Closed, TickertapeError
 from tickertape.base.limits import bookmark_subscriptions_max
 from tickertape.client.bookmark_store.progress import (
@@ -25,6 +25,9 @@ from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter, publ
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.closing import ClosesItself
 from tickertape.client.limits import adapter_notices
+
+if TYPE_CHECKING:
+    from tickertape.wire.link_rows import OpenHoles
 
 
 class ProgressStore(ClosesItself):
@@ -65,8 +68,9 @@ class ProgressStore(ClosesItself):
         with self._lock:
             progress = self._of(sub_id)
             point = progress.point
-            if not progress.delivered and not point.base and bookmarks:
-                point.start(one_for_each(bookmarks))
+            progress.mark_exact(bookmarks)
+            if not progress.delivered and not point.base and not point.places and bookmarks:
+                progress.start(bookmarks)
                 self._keep_point(progress)
                 self._has_moved(sub_id)
 
@@ -86,13 +90,15 @@ class ProgressStore(ClosesItself):
         with self._lock:
             progress = self._of(sub_id)
             base = progress.delivered
-            keep, new = progress.accept(publishers, sequences)
+            keep, new, late = progress.accept(publishers, sequences)
             if new is not None:
                 sequences = sequences[new]
                 if not isinstance(publishers, int):
                     publishers = publishers[new]
             if len(sequences):
                 self._keep_delivery(progress, base, publishers, sequences)
+            if late is not None:
+                self._keep_late(progress, base + len(sequences), *late)
             return keep
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
@@ -126,14 +132,20 @@ class ProgressStore(ClosesItself):
                 self._has_moved(sub_id)
             return sum(end - low for low, end in done)
 
-    def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
+    def persisted(
+        self,
+        sub_id: str,
+        bookmark: Bookmark,
+        places: Sequence[Bookmark] = (),
+        holes: Sequence[OpenHoles] | None = None,
+    ) -> None:
         """Record the bookmark of a `persisted` notice (see `BookmarkStore.persisted`)."""
         with self._lock:
             progress = self._of(sub_id)
-            if progress.is_past(bookmark):
+            may_move = progress.notice(bookmark, places, holes)
+            if not may_move and holes is None:
                 return
-            progress.point.notice(bookmark, progress.delivered, progress.head)
-            self._keep_notice(progress, bookmark)
+            self._keep_notice(progress, bookmark if may_move else None, places, holes)
             progress.notices += 1
             if progress.notices >= self._notices:
                 self._has_moved(sub_id)
@@ -206,11 +218,20 @@ class ProgressStore(ClosesItself):
     ) -> None:
         """Write the first delivery of messages. `base` is the ordinal of the first message."""
 
+    def _keep_late(self, progress: Progress, base: int, publishers: UInt64s, sequences: UInt64s) -> None:
+        """Write the delivery of late messages. `base` is the ordinal of the first one."""
+
     def _keep_discards(self, progress: Progress, done: Ranges) -> None:
         """Write discarded ordinals."""
 
-    def _keep_notice(self, progress: Progress, bookmark: Bookmark) -> None:
-        """Write a notice."""
+    def _keep_notice(
+        self,
+        progress: Progress,
+        bookmark: Bookmark | None,
+        places: Sequence[Bookmark],
+        holes: Sequence[OpenHoles] | None,
+    ) -> None:
+        """Write a notice. `bookmark` None: the recovery point does not move."""
 
     def _keep_forgetting(self, progress: Progress) -> None:
         """Write that everything behind the discarded prefix is forgotten."""
@@ -300,8 +321,19 @@ class MemoryBookmarkStore(ProgressStore):
 
 def restored(bookmarks: Sequence[Bookmark]) -> Progress:
     """Return the progress of a subscription with only its recovery point."""
-    points = one_for_each(bookmarks)
-    progress = Progress(len(points))
-    for moved, (publisher, sequence) in enumerate(points):
+    places = [one for one in bookmarks if is_place(one)]
+    messages = [one for one in bookmarks if not is_place(one)]
+    if not places:
+        messages = one_for_each(messages)
+    if not places:
+        progress = Progress(len(messages))
+        lasts = dict(messages)
+    else:
+        progress = Progress(len({one.publisher for one in messages}))
+        lasts = progress.missing.restore(messages)
+    for moved, (publisher, sequence) in enumerate(lasts.items()):
         progress.restore(publisher, sequence, moved)
+    if places:
+        progress.point.start(places)
+        progress.mark_exact(places)
     return progress

@@ -7,9 +7,10 @@ the salt of its file, so that stale bytes are never read as a record. Bytes with
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -24,13 +25,19 @@ from tickertape.client.bookmark_store.progress import (
     Numbers,
     Pending,
     Progress,
+    ProgressBlock,
     Publishers,
     UInt64s,
 )
 from tickertape.client.limits import bookmark_window_messages_max
 
+if TYPE_CHECKING:
+    from tickertape.wire.link_rows import OpenHoles
+
 MAGIC: Final = b"ttbmlog\0"
-VERSION: Final = 0
+VERSION: Final = 1
+PLACES_VERSION: Final = 1
+"""First version with records of servers that replicate. Files without them have version 0."""
 HEADER: Final = struct.Struct("<8sHHI16s")
 """Magic, version, zero, salt, boot id. The checksum and zeros up to `HEADER_BYTES` follow."""
 HEADER_BYTES: Final = 64
@@ -46,6 +53,14 @@ _PENDING: Final = struct.Struct("<QQQ")
 _MIXED: Final = 1
 _RANGE: Final = 2
 _STATES: Final = 4
+_LATE: Final = 8
+_PLACED: Final = struct.Struct("<QQIIII")
+"""Publisher and sequence of the bookmark, 1 if the point moves, 1 if holes are known, places, publishers."""
+_OF_PUBLISHER: Final = struct.Struct("<QQQ")
+"""Publisher, a sequence, and the number of rows."""
+_MISSING: Final = struct.Struct("<IIIIII")
+"""1 if deliveries are recorded, places of the point and of its two notices, publishers with holes, and
+publishers with recent deliveries."""
 _CRC_MASK: Final = 0xFFFFFFFF
 _WITHOUT_EXPECTED: Final = bytes([DELIVERED, DISCARDED, DELIVERED]) + bytes(range(3, 256))
 assert EXPECTED == 2
@@ -64,6 +79,8 @@ class RecordKind(IntEnum):
     FORGET = 7
     PURGE = 8
     PROGRESS = 9
+    PLACED = 10
+    MISSING = 11
 
 
 class BookmarkLog(NamedTuple):
@@ -82,9 +99,9 @@ class BadRecord(Exception):
 # -- writing ------------------------------------------------------------------------------------------
 
 
-def header(salt: int, boot: bytes) -> bytes:
+def header(salt: int, boot: bytes, version: int = 0) -> bytes:
     """Return the header of a file."""
-    head = HEADER.pack(MAGIC, VERSION, 0, salt, boot)
+    head = HEADER.pack(MAGIC, version, 0, salt, boot)
     return (head + struct.pack("<I", crc32c(head))).ljust(HEADER_BYTES, b"\0")
 
 
@@ -94,13 +111,14 @@ def record(kind: RecordKind, number: int, payload: bytes, at: int, salt: int) ->
     return struct.pack("<I", crc32c(body, (salt + at) & _CRC_MASK)) + body
 
 
-def delivery(base: int, publishers: Publishers, sequences: UInt64s) -> bytes:
+def delivery(base: int, publishers: Publishers, sequences: UInt64s, *, late: bool = False) -> bytes:
     """Return the payload of `DELIVERY`."""
     count, first = len(sequences), int(sequences[0])
     mixed = not isinstance(publishers, int)
     ranged = int(sequences[-1]) - first == count - 1 and bool((np.diff(sequences) == 1).all())
     publisher = publishers if isinstance(publishers, int) else 0
-    parts = [_DELIVERY.pack(base, count, mixed * _MIXED | ranged * _RANGE, publisher)]
+    flags = mixed * _MIXED | ranged * _RANGE | late * _LATE
+    parts = [_DELIVERY.pack(base, count, flags, publisher)]
     if not isinstance(publishers, int):
         parts.append(np.ascontiguousarray(publishers, np.uint64).tobytes())
     parts.append(_U64.pack(first) if ranged else np.ascontiguousarray(sequences, np.uint64).tobytes())
@@ -112,9 +130,43 @@ def pairs(members: Iterable[tuple[int, int]]) -> bytes:
     return b"".join(_PAIR.pack(*member) for member in members)
 
 
-def _block(base: int, publisher: int, publishers: Numbers | None, sequences: Numbers, states: bytes) -> bytes:
+def placed(bookmark: Bookmark | None, places: Sequence[Bookmark], holes: Sequence[OpenHoles] | None) -> bytes:
+    """Return the payload of `PLACED`: a notice of a server that replicates."""
+    found = holes or ()
+    publisher, sequence = bookmark or (0, 0)
+    counts = bookmark is not None, holes is not None, len(places), len(found)
+    parts = [_PLACED.pack(publisher, sequence, *counts), pairs(places)]
+    for one in found:
+        parts += [_OF_PUBLISHER.pack(one.publisher, one.highest, len(one.ranges)), pairs(one.ranges)]
+    return b"".join(parts)
+
+
+def _missing(progress: Progress) -> bytes:
+    """Return the payload of `MISSING`."""
+    point, missing = progress.point, progress.missing
+    places = [[*point.places.values()]]
+    places += [[] if one is None else [*one.places] for one in (point.pending, point.newest)]
+    parts = [_MISSING.pack(missing.exact, *map(len, places), len(missing.holes), len(missing.recent))]
+    parts += [pairs(some) for some in places]
+    for publisher, ranges in missing.holes.items():
+        parts += [_OF_PUBLISHER.pack(publisher, 0, len(ranges)), pairs(ranges)]
+    for publisher, recent in missing.recent.items():
+        parts.append(_OF_PUBLISHER.pack(publisher, recent.mark + 1, len(recent.parts)))
+        for part in recent.parts:
+            if isinstance(part, range):
+                parts.append(_PAIR.pack(part.start, len(part)))
+            else:
+                parts += [_PAIR.pack(_NONE, len(part)), np.array(part, np.uint64).tobytes()]
+    return b"".join(parts)
+
+
+def _block(block: ProgressBlock, low: int) -> bytes:
+    """Return the payload of `DELIVERY` for the messages of a block from `low` on."""
+    base, publisher, sequences = block.base + low, block.publisher, block.sequences[low:]
+    publishers = None if block.publishers is None else block.publishers[low:]
+    states = bytes(block.states[low:])
     ranged = isinstance(sequences, range)
-    flags = (publishers is not None) * _MIXED | ranged * _RANGE | _STATES
+    flags = (publishers is not None) * _MIXED | ranged * _RANGE | _STATES | block.late * _LATE
     parts = [_DELIVERY.pack(base, len(sequences), flags, 0 if publisher == MIXED else publisher)]
     if publishers is not None:
         parts.append(np.array(publishers, np.uint64).tobytes())
@@ -124,12 +176,19 @@ def _block(base: int, publisher: int, publishers: Numbers | None, sequences: Num
 
 
 def _pending(pending: Pending | None) -> bytes:
-    return _PENDING.pack(_NONE, 0, 0) if pending is None else _PENDING.pack(pending[0], *pending[1])
+    if pending is None:
+        return _PENDING.pack(_NONE, 0, 0)
+    return _PENDING.pack(pending.delivered, *pending.bookmark)
+
+
+def version_of(subscriptions: dict[str, Progress]) -> int:
+    """Return the lowest version of a file of these subscriptions."""
+    return PLACES_VERSION if any(one.has_places for one in subscriptions.values()) else 0
 
 
 def snapshot(subscriptions: dict[str, Progress], salt: int, boot: bytes) -> bytes:
     """Return a compacted file with the current state of `subscriptions`."""
-    parts = [header(salt, boot)]
+    parts = [header(salt, boot, version_of(subscriptions))]
     at = HEADER_BYTES
 
     def add(kind: RecordKind, number: int, payload: bytes) -> None:
@@ -142,11 +201,9 @@ def snapshot(subscriptions: dict[str, Progress], salt: int, boot: bytes) -> byte
         add(RecordKind.PROGRESS, progress.number, _state(progress))
         for block in progress.blocks:
             low = max(0, progress.head - block.base)
-            mixed = None if block.publishers is None else block.publishers[low:]
-            rest = block.sequences[low:]
-            states = bytes(block.states[low:])
-            payload = _block(block.base + low, block.publisher, mixed, rest, states)
-            add(RecordKind.DELIVERY, progress.number, payload)
+            add(RecordKind.DELIVERY, progress.number, _block(block, low))
+        if progress.has_places:
+            add(RecordKind.MISSING, progress.number, _missing(progress))
     return b"".join(parts)
 
 
@@ -205,7 +262,7 @@ def _record_at(content: bytes, at: int, salt: int) -> tuple[int, int, int, int] 
         return None
     crc, what, value = RECORD.unpack_from(content, at)
     kind = what & 0xFF
-    if not RecordKind.DISCARD <= kind <= RecordKind.PROGRESS:
+    if not RecordKind.DISCARD <= kind <= RecordKind.MISSING:
         return None
     end = at + RECORD_BYTES
     if kind != RecordKind.DISCARD:
@@ -229,7 +286,7 @@ def _starts(content: bytes, at: int) -> Iterator[int]:
     words = np.frombuffer(content, np.uint8, (len(content) - at) // 8 * 8, at) if at < len(content) else None
     if words is not None:
         kinds = words[4::8]
-        found = np.flatnonzero((kinds >= RecordKind.DISCARD) & (kinds <= RecordKind.PROGRESS))
+        found = np.flatnonzero((kinds >= RecordKind.DISCARD) & (kinds <= RecordKind.MISSING))
         yield from (found * 8 + at).tolist()
 
 
@@ -240,11 +297,15 @@ def _apply(kind: int, payload: bytes, progress: Progress) -> Progress:
         for low, high in _PAIR.iter_unpack(payload):
             progress.discard_ordinals(low, high)
     elif kind == RecordKind.START:
-        progress.point.start(_bookmarks(payload))
+        progress.start(_bookmarks(payload))
     elif kind == RecordKind.NOTICE:
         progress.point.notice(_bookmarks(payload)[0], progress.delivered, progress.head)
     elif kind == RecordKind.FORGET:
         progress.resume(forget=True)
+    elif kind == RecordKind.PLACED:
+        _place(payload, progress)
+    elif kind == RecordKind.MISSING:
+        _restore_missing(payload, progress)
     else:
         return _progress(payload, progress.number)
     return progress
@@ -271,13 +332,72 @@ def _deliver(payload: bytes, progress: Progress) -> None:
     else:
         sequences = np.frombuffer(payload, "<u8", count, at)
         at += 8 * count
-    if count:
+    if count and flags & _LATE:
+        mixed = np.full(count, publisher, np.uint64) if publishers is None else publishers
+        progress.append_late(mixed, sequences)
+    elif count:
         progress.append(MIXED if publishers is not None else publisher, publishers, sequences)
     if flags & _STATES:
         states = np.frombuffer(payload, np.uint8, count, at) == DISCARDED
         edges = np.flatnonzero(np.diff(np.concatenate(([0], states.view(np.int8), [0]))))
         for low, high in edges.reshape(-1, 2).tolist():
             progress.discard_ordinals(base + low, base + high)
+
+
+def _ranges(payload: bytes, at: int, count: int) -> tuple[list[tuple[int, int]], int]:
+    """Return a number of pairs, and the offset after them."""
+    end = at + _PAIR.size * count
+    if end > len(payload):
+        raise ValueError(f"{count} pairs at byte {at} of {len(payload)}")
+    return [(low, high) for low, high in _PAIR.iter_unpack(payload[at:end])], end
+
+
+def _place(payload: bytes, progress: Progress) -> None:
+    from tickertape.wire.link_rows import OpenHoles
+
+    publisher, sequence, moves, known, count, publishers = _PLACED.unpack_from(payload)
+    places, at = _ranges(payload, _PLACED.size, count)
+    holes = []
+    for _ in range(publishers):
+        of, highest, rows = _OF_PUBLISHER.unpack_from(payload, at)
+        ranges, at = _ranges(payload, at + _OF_PUBLISHER.size, rows)
+        holes.append(OpenHoles(of, highest, tuple(ranges)))
+    bookmark = Bookmark(publisher, sequence) if moves else None
+    progress.take_notice(bookmark, [Bookmark(*one) for one in places], holes if known else None)
+
+
+def _restore_missing(payload: bytes, progress: Progress) -> None:
+    exact, *counts, publishers, recents = _MISSING.unpack_from(payload)
+    point, missing, at = progress.point, progress.missing, _MISSING.size
+    found = []
+    for count in counts:
+        rows, at = _ranges(payload, at, count)
+        found.append(tuple(Bookmark(*row) for row in rows))
+    point.places = {one.publisher: one for one in found[0]}
+    if point.pending is not None:
+        point.pending = point.pending._replace(places=found[1])
+    if point.newest is not None:
+        point.newest = point.newest._replace(places=found[2])
+    for _ in range(publishers):
+        of, _, count = _OF_PUBLISHER.unpack_from(payload, at)
+        missing.holes[of], at = _ranges(payload, at + _OF_PUBLISHER.size, count)
+    for _ in range(recents):
+        of, mark, count = _OF_PUBLISHER.unpack_from(payload, at)
+        at += _OF_PUBLISHER.size
+        parts: list[Numbers] = []
+        for _ in range(count):
+            first, size = _PAIR.unpack_from(payload, at)
+            at += _PAIR.size
+            if first != _NONE:
+                parts.append(range(first, first + size))
+                continue
+            part = array("Q", payload[at : at + 8 * size])
+            if len(part) != size:
+                raise ValueError(f"{size} sequences at byte {at} of {len(payload)}")
+            parts.append(part)
+            at += 8 * size
+        missing.restore_recent(of, mark - 1, parts)
+    missing.exact = bool(exact)
 
 
 def _progress(payload: bytes, number: int) -> Progress:
@@ -289,7 +409,7 @@ def _progress(payload: bytes, number: int) -> Progress:
     notices: list[Pending | None] = []
     for _ in range(2):
         delivered, publisher, sequence = _PENDING.unpack_from(payload, place)
-        notices.append(None if delivered == _NONE else (delivered, Bookmark(publisher, sequence)))
+        notices.append(None if delivered == _NONE else Pending(delivered, Bookmark(publisher, sequence)))
         place += _PENDING.size
     point.at, point.floor = at, floor
     point.pending, point.newest = notices

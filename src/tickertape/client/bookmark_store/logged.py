@@ -7,8 +7,8 @@ that is missing in the file only causes redelivery.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.checksum import crc32c
@@ -24,6 +24,9 @@ from tickertape.client.limits import (
     bookmark_log_step_bytes_max,
     bookmark_prune_bytes_default,
 )
+
+if TYPE_CHECKING:
+    from tickertape.wire.link_rows import OpenHoles
 
 ResizeHandler = Callable[["LoggedBookmarkStore", int], None]
 _MASK: Final = 0xFFFFFFFF
@@ -88,6 +91,8 @@ class LoggedBookmarkStore(FileBackedStore):
         self._behind = False
         """A step is in progress, or was interrupted: the file lacks changes that are in memory."""
         self._numbers = 0
+        self._version = 0
+        """Version of the format of the file."""
         self._at = self._size = self._pruned = 0
         self._take(path)
 
@@ -134,6 +139,7 @@ class LoggedBookmarkStore(FileBackedStore):
                     self._behind = True  # the new file may vanish at power loss: write nothing to it
                 raise
             self._salt, self._at, self._size, self._pruned = salt, len(content), size, len(content)
+            self._version = records.version_of(self._progress)
             self._behind = False
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
@@ -201,6 +207,7 @@ class LoggedBookmarkStore(FileBackedStore):
         if isinstance(head, str):
             raise self._unusable(head, "pass an adapter, ")
         self._salt, boot = head
+        self._version = records.HEADER.unpack_from(content)[1]
         self._owner = owner_of(content, self._salt)
         try:
             log = records.read_log(content, self._salt)
@@ -223,18 +230,39 @@ class LoggedBookmarkStore(FileBackedStore):
             self._write(RecordKind.NAME, progress, sub_id.encode())
 
     def _keep_point(self, progress: Progress) -> None:
-        self._write(RecordKind.START, progress, records.pairs(progress.point.base))
+        point = progress.point
+        self._upgrade(point.places.values())
+        self._write(RecordKind.START, progress, records.pairs([*point.base, *point.places.values()]))
 
     def _keep_delivery(
         self, progress: Progress, base: int, publishers: Publishers, sequences: UInt64s
     ) -> None:
         self._write(RecordKind.DELIVERY, progress, records.delivery(base, publishers, sequences))
 
+    def _keep_late(self, progress: Progress, base: int, publishers: UInt64s, sequences: UInt64s) -> None:
+        payload = records.delivery(base, publishers, sequences, late=True)
+        self._write(RecordKind.DELIVERY, progress, payload)
+
     def _keep_discards(self, progress: Progress, done: Ranges) -> None:
         self._write(RecordKind.DISCARDS, progress, records.pairs(done))
 
-    def _keep_notice(self, progress: Progress, bookmark: Bookmark) -> None:
-        self._write(RecordKind.NOTICE, progress, records.pairs([bookmark]))
+    def _keep_notice(
+        self,
+        progress: Progress,
+        bookmark: Bookmark | None,
+        places: Sequence[Bookmark],
+        holes: Sequence[OpenHoles] | None,
+    ) -> None:
+        if places or holes is not None:
+            self._upgrade(places)
+            self._write(RecordKind.PLACED, progress, records.placed(bookmark, places, holes))
+        elif bookmark is not None:
+            self._write(RecordKind.NOTICE, progress, records.pairs([bookmark]))
+
+    def _upgrade(self, places: Iterable[Bookmark]) -> None:
+        """Let the next record rewrite a file of a version without places."""
+        if any(places) and self._version < records.PLACES_VERSION:
+            self._behind = True
 
     def _keep_forgetting(self, progress: Progress) -> None:
         self._write(RecordKind.FORGET, progress, b"")

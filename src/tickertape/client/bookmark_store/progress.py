@@ -10,19 +10,24 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import Bookmark, is_place
 from tickertape.base.errors import BookmarkStoreFull
 from tickertape.client.limits import (
     bookmark_block_messages,
     bookmark_publishers_max,
     bookmark_window_messages_max,
     recovery_bookmarks_max,
+    recovery_places_max,
 )
+
+if TYPE_CHECKING:
+    from tickertape.client.bookmark_store.missing import MissingSequences
+    from tickertape.wire.link_rows import OpenHoles
 
 DELIVERED: Final = 0
 """Delivered to the application since the last resume of the subscription."""
@@ -46,6 +51,8 @@ class ProgressBlock:
     publishers: Numbers | None
     sequences: Numbers
     connection: int
+    late: bool = False
+    """Whether its messages are late: below earlier ones of their publishers."""
     count: int = field(init=False)
     left: int = field(init=False)
     states: bytearray = field(init=False)
@@ -141,6 +148,8 @@ class Accepted(NamedTuple):
 
     keep: Mask | None
     new: Mask | None
+    late: tuple[UInt64s, UInt64s] | None = None
+    """Publishers and sequences of the late messages among `keep`, which are not in `new`."""
 
 
 ALL_NEW: Final = Accepted(None, None)
@@ -149,8 +158,15 @@ _NO_ROW: Final = -1
 
 Moved = tuple[int, int, int]
 """Ordinal of the last message of a publisher in the discarded prefix, the publisher, and the sequence."""
-Pending = tuple[int, Bookmark]
-"""Number of messages delivered before a notice, and its bookmark."""
+
+
+class Pending(NamedTuple):
+    """A notice, and the number of messages that were delivered before it."""
+
+    delivered: int
+    bookmark: Bookmark
+    places: tuple[Bookmark, ...] = ()
+    """Places of servers that replicate (`is_place`)."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -167,6 +183,9 @@ class RecoveryPoint:
 
     base: tuple[Bookmark, ...] = ()
     """Start of the subscription, or the last effective notice."""
+    places: dict[int, Bookmark] = field(default_factory=dict)
+    """Places of servers that replicate, by their publisher ids, the last moved one last: all messages before
+    them are before `base`."""
     at: int = 0
     """Number of messages delivered before `base`."""
     floor: int = 0
@@ -178,35 +197,52 @@ class RecoveryPoint:
 
     def start(self, bookmarks: Iterable[Bookmark]) -> None:
         """Set the start: right after these bookmarks."""
-        self.base = tuple(bookmarks)
+        found = tuple(bookmarks)
+        self.base = tuple(one for one in found if not is_place(one))
+        self._move(found)
 
-    def notice(self, bookmark: Bookmark, delivered: int, head: int) -> None:
-        """Record a notice: all messages up to `bookmark` were delivered."""
+    def notice(self, bookmark: Bookmark, delivered: int, head: int, places: Sequence[Bookmark] = ()) -> None:
+        """Record a notice: all messages up to `bookmark`, and before `places`, were delivered."""
+        made = Pending(delivered, bookmark, tuple(places))
         if self.pending is None:
-            self.pending = (delivered, bookmark)
+            self.pending = made
         else:
-            self.newest = (delivered, bookmark)
+            self.newest = made
         self.reached(head)
 
     def reached(self, head: int) -> None:
         """Apply the notices that are covered by a discarded prefix of `head` messages."""
-        while self.pending is not None and self.pending[0] <= head:
+        while self.pending is not None and self.pending.delivered <= head:
             self.floor = self.at
-            self.at = self.pending[0]
-            self.base = (self.pending[1],)
+            self.at = self.pending.delivered
+            self.base = (self.pending.bookmark,)
+            self._move(self.pending.places)
             self.pending, self.newest = self.newest, None
+
+    def _move(self, bookmarks: Iterable[Bookmark]) -> None:
+        """Note places. A place of a server start never moves back."""
+        for place in filter(is_place, bookmarks):
+            known = self.places.pop(place.publisher, place)
+            self.places[place.publisher] = max(known, place)
+        while len(self.places) > recovery_places_max:
+            del self.places[next(iter(self.places))]
 
     def again(self, head: int) -> None:
         """Drop notices behind the discarded prefix, because all later messages are redelivered."""
         self.pending = self.newest = None
         self.at = min(self.at, head)
 
-    def bookmarks(self, head: int, moved: Iterable[Moved]) -> list[Bookmark]:
+    def bookmarks(
+        self, head: int, moved: Iterable[Moved], missing: MissingSequences | None = None
+    ) -> list[Bookmark]:
         """Return the bookmarks to resume from: one per publisher, at most `recovery_bookmarks_max`.
 
-        An empty list means the start of the log.
+        An empty list means the start of the log. With places, those of `MissingSequences.certain` of each
+        publisher and the places: the server starts at its place.
         """
         self.reached(head)
+        if missing is not None and self.places:
+            return self._with_places(head, moved, missing)
         floor = self.floor
         recent = sorted(entry for entry in moved if entry[0] >= floor)[-recovery_bookmarks_max:]
         found = {publisher: sequence for _, publisher, sequence in recent}
@@ -214,6 +250,22 @@ class RecoveryPoint:
             for publisher, sequence in self.base:
                 found[publisher] = max(sequence, found.pop(publisher, 0))
         return [Bookmark(*entry) for entry in list(found.items())[-recovery_bookmarks_max:]]
+
+    def _with_places(self, head: int, moved: Iterable[Moved], missing: MissingSequences) -> list[Bookmark]:
+        """Return the bookmarks of a recovery point with places, which are last."""
+        recent = [entry for entry in moved if entry[0] >= self.floor or entry[1] in missing.holes]
+        found = {publisher: sequence for _, publisher, sequence in sorted(recent)}
+        if head == self.at or not found:
+            for publisher, sequence in self.base:
+                found.setdefault(publisher, sequence)
+        bookmarks: list[Bookmark] = []
+        for publisher, sequence in reversed(found.items()):
+            members = missing.certain(publisher, sequence)
+            if len(bookmarks) + len(members) <= recovery_bookmarks_max:
+                bookmarks = members + bookmarks
+            elif members and len(bookmarks) < recovery_bookmarks_max:
+                bookmarks = members[:1] + bookmarks  # before its first hole
+        return [*bookmarks, *self.places.values()]
 
 
 def one_for_each(bookmarks: Sequence[Bookmark]) -> list[Bookmark]:
@@ -236,15 +288,20 @@ class Known:
     """Highest delivered sequence."""
     firsts: list[int] = field(default_factory=list)
     blocks: list[ProgressBlock] = field(default_factory=list)
+    late: list[ProgressBlock] = field(default_factory=list)
+    """Blocks with its late messages, in the order of delivery."""
 
 
 class Progress:
-    """Messages of one subscription, by publisher and sequence. Sequences of a publisher increase."""
+    """Messages of one subscription, by publisher and sequence.
+
+    Sequences of a publisher increase, except those of late messages: they are in blocks of their own."""
 
     def __init__(self, head: int = 0) -> None:
         self.head = self._settled = head
         """Length of the discarded prefix."""
         self.point = RecoveryPoint()
+        self._missing: MissingSequences | None = None
         self.number = 0
         """Number of the subscription in a store file."""
         self.connection = 0
@@ -260,6 +317,20 @@ class Progress:
         """Ordinal of the next message."""
         self._hint = ProgressBlock(0, 0, None, range(0), 0)
         self._hint_at = 0
+
+    @property
+    def missing(self) -> MissingSequences:
+        """Missing sequences below the highest ones, for servers that replicate."""
+        if self._missing is None:
+            from tickertape.client.bookmark_store.missing import MissingSequences
+
+            self._missing = MissingSequences()
+        return self._missing
+
+    @property
+    def has_places(self) -> bool:
+        """Whether it has state of servers that replicate."""
+        return self._missing is not None and (self._missing.exact or bool(self._missing.holes))
 
     @property
     def window(self) -> int:
@@ -295,17 +366,15 @@ class Progress:
 
     def append(self, publisher: int, publishers: Publishers | None, sequences: UInt64s) -> None:
         """Append new messages. `publishers` is for `MIXED` ones. Raises `BookmarkStoreFull`."""
-        if self.window + len(sequences) > bookmark_window_messages_max:
-            raise BookmarkStoreFull(
-                f"Cannot track {len(sequences):,} more messages: the store tracks {self.window:,} since the "
-                f"first undiscarded message, and its limit is {bookmark_window_messages_max:,}. Discard "
-                "processed messages."
-            )
-        numbers = _numbers(sequences)
+        self._check_window(len(sequences))
+        numbers = numbers_of(sequences)
         mixed = None if publishers is None else array("Q", np.asarray(publishers, np.uint64).tobytes())
         tail = self.blocks[-1] if self.blocks else None
+        if self.has_places:
+            self._note_delivered(publisher, publishers, sequences, numbers)
         if (
             tail is not None
+            and not tail.late
             and tail.count + len(numbers) <= bookmark_block_messages
             and tail.connection == self.connection
         ):
@@ -320,6 +389,44 @@ class Progress:
         self.delivered += len(numbers)
         if len(self.publishers) > bookmark_publishers_max:
             self._forget_publishers()
+
+    def _note_delivered(
+        self, publisher: int, publishers: Publishers | None, sequences: UInt64s, numbers: Numbers
+    ) -> None:
+        """Record new messages as delivered."""
+        if publishers is None:
+            self.missing.delivered(publisher, self._seen(publisher), numbers)
+            return
+        ids = np.asarray(publishers, np.uint64)
+        for one in dict.fromkeys(ids.tolist()):
+            own = numbers_of(sequences[ids == np.uint64(one)])
+            self.missing.delivered(one, self._seen(one), own)
+
+    def _seen(self, publisher: int) -> int:
+        known = self.publishers.get(publisher)
+        return -1 if known is None else known.seen
+
+    def append_late(self, publishers: UInt64s, sequences: UInt64s) -> None:
+        """Append late messages, which are missing. Sequences do not fall. Raises `BookmarkStoreFull`."""
+        self._check_window(len(sequences))
+        for publisher, sequence in zip(publishers.tolist(), sequences.tolist(), strict=True):
+            self.missing.delivered(publisher, self._seen(publisher), range(sequence, sequence + 1))
+        mixed = array("Q", np.asarray(publishers, np.uint64).tobytes())
+        block = ProgressBlock(self.delivered, MIXED, mixed, numbers_of(sequences), self.connection, late=True)
+        self.blocks.append(block)
+        self._bases.append(block.base)
+        for publisher in dict.fromkeys(mixed):
+            self.publishers.setdefault(publisher, Known()).late.append(block)
+        self.delivered += block.count
+
+    def _check_window(self, count: int) -> None:
+        """Raise `BookmarkStoreFull` if that many more messages cannot be tracked."""
+        if self.window + count > bookmark_window_messages_max:
+            raise BookmarkStoreFull(
+                f"Cannot track {count:,} more messages: the store tracks {self.window:,} since the "
+                f"first undiscarded message, and its limit is {bookmark_window_messages_max:,}. Discard "
+                "processed messages."
+            )
 
     def _register(self, block: ProgressBlock, low: int) -> None:
         for publisher, row in block.last_of_each(low, block.count).items():
@@ -336,15 +443,22 @@ class Progress:
         self.settle()
         count = len(sequences)
         ids = [publishers] * count if isinstance(publishers, int) else publishers.tolist()
-        keep, new = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        keep, new, late = (np.zeros(count, np.bool_) for _ in range(3))
         seen: dict[int, int] = {}
+        taken: set[tuple[int, int]] = set()
+        """Late messages of this batch."""
         for row, (publisher, sequence) in enumerate(zip(ids, sequences.tolist(), strict=True)):
             known = self.publishers.get(publisher)
             highest = seen.get(publisher, -1 if known is None else known.seen)
             if sequence > highest:
                 seen[publisher] = sequence
                 keep[row] = new[row] = True
-            elif known is not None and sequence > known.watermark:
+                if self.has_places:
+                    taken.add((publisher, sequence))
+            elif self._is_missing(publisher, sequence) and (publisher, sequence) not in taken:
+                keep[row] = late[row] = True
+                taken.add((publisher, sequence))
+            elif known is not None and (sequence > known.watermark or known.late):
                 block, at = self._find(known, publisher, sequence)
                 if block is not None:
                     block.expect(self.connection)
@@ -356,7 +470,18 @@ class Progress:
                 self.append(publishers, None, sequences[new])
             else:
                 self.append(MIXED, publishers[new], sequences[new])
-        return Accepted(keep, new)
+        if not late.any():
+            return Accepted(keep, new)
+        ids_late, numbers = np.array(ids, np.uint64)[late], sequences[late]
+        order = np.argsort(numbers, kind="stable")
+        ids_late, numbers = ids_late[order], numbers[order]
+        self.append_late(ids_late, numbers)
+        return Accepted(keep, new, (ids_late, numbers))
+
+    def _is_missing(self, publisher: int, sequence: int) -> bool:
+        """Return whether a sequence at or below the highest one of its publisher was not delivered."""
+        missing = self._missing
+        return missing is not None and missing.is_missing(publisher, sequence, self._seen(publisher))
 
     def resume(self, forget: bool = False) -> None:
         """Expect redelivery of the undiscarded messages after a resume.
@@ -374,6 +499,9 @@ class Progress:
                 known.seen = known.watermark
                 known.firsts.clear()
                 known.blocks.clear()
+                known.late.clear()
+            if self._missing is not None:
+                self._missing.forget_recent()
             self.point.again(self.head)
 
     # -- discarding -------------------------------------------------------------------------------------
@@ -384,10 +512,16 @@ class Progress:
         known = self.publishers.get(publisher)
         if known is None or sequence > known.seen:
             return False
+        if known.late:
+            block, at = self._find(known, publisher, sequence)
+            if block is not None:
+                return block.states[at] == DISCARDED
         if sequence <= known.watermark:
-            return True
+            return not self._is_missing(publisher, sequence)
         block, at = self._find(known, publisher, sequence)
-        return block is None or block.states[at] == DISCARDED
+        if block is None:
+            return not self._is_missing(publisher, sequence)
+        return block.states[at] == DISCARDED
 
     def discard(self, publisher: int, sequence: int) -> int:
         """Discard a message and return its ordinal, or -1 if it was already discarded or never delivered."""
@@ -508,7 +642,8 @@ class Progress:
         if low < high:
             for publisher, row in block.last_of_each(low, high).items():
                 known = self.publishers[publisher]
-                known.watermark, known.moved = block.sequences[row], block.base + row
+                known.moved = block.base + row
+                known.watermark = max(known.watermark, block.sequences[row])
                 self.changed[publisher] = known
             self._settled = block.base + high
 
@@ -517,7 +652,10 @@ class Progress:
         del self.blocks[0], self._bases[0]
         for publisher in block.first_of_each():
             known = self.publishers[publisher]
-            del known.blocks[0], known.firsts[0]
+            if block.late:
+                known.late.remove(block)
+            else:
+                del known.blocks[0], known.firsts[0]
 
     def moved(self) -> Iterator[Moved]:
         """Yield the last message of each publisher in the discarded prefix."""
@@ -546,7 +684,41 @@ class Progress:
 
     def most_recent(self) -> list[Bookmark]:
         """Return the bookmarks to resume from. An empty list means the start of the log."""
-        return self.point.bookmarks(self.head, self.moved())
+        return self.point.bookmarks(self.head, self.moved(), self._missing)
+
+    def start(self, bookmarks: Sequence[Bookmark]) -> None:
+        """Record the start of the subscription, with the places of a server that replicates."""
+        self.point.start(one_for_each(bookmarks))
+        self.mark_exact(bookmarks)
+
+    def mark_exact(self, bookmarks: Iterable[Bookmark]) -> None:
+        """Record deliveries exactly from now on, if places are among the bookmarks."""
+        if any(map(is_place, bookmarks)):
+            self.missing.begin()
+
+    def notice(
+        self, bookmark: Bookmark, places: Sequence[Bookmark] = (), holes: Sequence[OpenHoles] | None = None
+    ) -> bool:
+        """Record a notice of a server. Return whether the recovery point may move.
+
+        `holes`: changed holes of its log. None: the client made the notice itself, and the holes are
+        unknown."""
+        may_move = not self.is_past(bookmark)
+        self.take_notice(bookmark if may_move else None, places, holes)
+        return may_move
+
+    def take_notice(
+        self,
+        bookmark: Bookmark | None,
+        places: Sequence[Bookmark],
+        holes: Sequence[OpenHoles] | None,
+    ) -> None:
+        """Record a notice. `bookmark` None: the recovery point does not move."""
+        if bookmark is not None:
+            self.point.notice(bookmark, self.delivered, self.head, places)
+        self.mark_exact(places)
+        if holes is not None:
+            self.missing.noticed(holes, self._seen)
 
     def restore(self, publisher: int, watermark: int, moved: int) -> None:
         """Restore a publisher from a file, before the first delivery."""
@@ -558,6 +730,10 @@ class Progress:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _find(self, known: Known, publisher: int, sequence: int) -> tuple[ProgressBlock | None, int]:
+        for block in known.late:
+            row = block.find(publisher, sequence)
+            if row >= 0:
+                return block, row
         place = bisect_right(known.firsts, sequence) - 1
         if place < 0:
             return None, _NO_ROW
@@ -567,7 +743,9 @@ class Progress:
 
     def _forget_publishers(self) -> None:
         """Remove the older half of the publishers without tracked messages."""
-        old = sorted((known.moved, p) for p, known in self.publishers.items() if not known.blocks)
+        old = sorted(
+            (known.moved, p) for p, known in self.publishers.items() if not (known.blocks or known.late)
+        )
         for _, publisher in old[: len(old) // 2 + 1]:
             del self.publishers[publisher]
             self.changed.pop(publisher, None)
@@ -584,7 +762,8 @@ def _groups(publishers: UInt64s, sequences: UInt64s) -> tuple[int, dict[int, int
     return (next(iter(firsts)) if len(firsts) == 1 else MIXED), firsts, rising
 
 
-def _numbers(sequences: UInt64s) -> Numbers:
+def numbers_of(sequences: UInt64s) -> Numbers:
+    """Return rising sequences as a range if they have no gap, else as an array."""
     first, count = int(sequences[0]), len(sequences)
     if int(sequences[-1]) - first == count - 1 and bool((np.diff(sequences) == 1).all()):
         return range(first, first + count)

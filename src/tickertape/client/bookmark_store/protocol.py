@@ -6,13 +6,16 @@ A bookmark store tracks delivered and discarded messages, and provides the point
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import UsageError
 from tickertape.base.text_format import wrong_type
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
+
+if TYPE_CHECKING:
+    from tickertape.wire.link_rows import OpenHoles
 
 
 @runtime_checkable
@@ -38,6 +41,7 @@ class RecoveryPointAdapter(Protocol):
         Args:
             sub_id: Subscription id.
             bookmarks: The bookmarks that `load` must return, one per publisher. Empty: the start of the log.
+                For servers that replicate, also places, and two more bookmarks for each hole.
 
         The store calls `update` under its lock, so a slow adapter delays other calls of the store. It calls
         `update` in `started`, `discard`, `discard_all`, `persisted` and `close` (see `BookmarkStore`). An
@@ -64,7 +68,7 @@ class BookmarkStore(Protocol):
     needs its own lock. Publishers and sequences are unsigned 64-bit numbers. The parameter `sequences` of
     the methods is a numpy array with one number per message. The parameter `publishers` is one number for
     all messages, or an array with one number per message. Sequences of a publisher increase in the order of
-    delivery.
+    delivery, except for late messages of servers that replicate.
 
     A store may also have `bind_client_name(name)`, which a client calls with its name before it uses the
     store. The method raises `StoreOwnerMismatch` if the store belongs to another client name.
@@ -113,11 +117,27 @@ class BookmarkStore(Protocol):
     def discard_all(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> int:
         """Discard processed messages. Return the number of messages that this call has discarded."""
 
-    def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
+    def persisted(
+        self,
+        sub_id: str,
+        bookmark: Bookmark,
+        places: Sequence[Bookmark] = (),
+        holes: Sequence[OpenHoles] | None = None,
+    ) -> None:
         """Record the bookmark of a `persisted` notice from the server.
 
         All messages of the subscription up to `bookmark` were delivered. The message of `bookmark` itself may
         be one that does not match the filter.
+
+        Args:
+            sub_id: Subscription id.
+            bookmark: The bookmark.
+            places: Places of a server that replicates: bookmarks of logs, not of messages. `most_recent` has
+                them from the time on at which all messages before the notice are discarded. A place replaces
+                the earlier one of its publisher id. The client passes this argument and `holes` only for
+                servers that replicate.
+            holes: For each publisher the sequences that its log lacks, if they changed. Messages in them may
+                arrive after higher ones. None: unknown, the client made the notice.
         """
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:

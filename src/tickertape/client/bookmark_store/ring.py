@@ -7,8 +7,8 @@ the discarded prefix is stored: messages discarded behind it are redelivered aft
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.checksum import crc32c
@@ -18,6 +18,9 @@ from tickertape.client.bookmark_store.progress import Progress, Ranges
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.store_file import FileBackedStore, Sync, boot_id, owner_of, random_salt
 from tickertape.client.limits import bookmark_ring_cells_max
+
+if TYPE_CHECKING:
+    from tickertape.wire.link_rows import OpenHoles
 
 _body: Final = cells.BODY.pack
 _pack_into: Final = cells.SLOT.pack_into
@@ -101,6 +104,10 @@ class RingBookmarkStore(FileBackedStore):
             ordinal = progress.discard(publisher, sequence)
             if ordinal != head:
                 return ordinal >= 0
+            if progress.has_places:  # written with the next notice: holes before it may be unknown
+                if self.adapter is not None:
+                    self._has_moved(sub_id)
+                return True
             cell = self._places[sub_id].cells.get(publisher)
             if cell is None or progress.head != ordinal + 1:
                 self._write_prefix(self._places[sub_id], progress)
@@ -178,7 +185,7 @@ class RingBookmarkStore(FileBackedStore):
     def _keep_point(self, progress: Progress) -> None:
         place = self._place_of(progress)
         base = progress.point.base
-        if len(base) == 1:
+        if len(base) == 1 or progress.point.places:
             return self._write_prefix(place, progress)
         if len(base) <= self._publishers:  # otherwise a restart replays from EPOCH: redelivery, no loss
             for publisher, sequence in base:
@@ -188,9 +195,16 @@ class RingBookmarkStore(FileBackedStore):
         return None
 
     def _keep_discards(self, progress: Progress, done: Ranges) -> None:  # noqa: ARG002 - the prefix says all
-        self._write_prefix(self._place_of(progress), progress)
+        if not progress.has_places:
+            self._write_prefix(self._place_of(progress), progress)
 
-    def _keep_notice(self, progress: Progress, bookmark: Bookmark) -> None:  # noqa: ARG002 - as above
+    def _keep_notice(
+        self,
+        progress: Progress,
+        bookmark: Bookmark | None,  # noqa: ARG002 - as above
+        places: Sequence[Bookmark],  # noqa: ARG002
+        holes: Sequence[OpenHoles] | None,  # noqa: ARG002
+    ) -> None:
         self._write_prefix(self._place_of(progress), progress)
 
     def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
@@ -222,13 +236,27 @@ class RingBookmarkStore(FileBackedStore):
         """Write the changed watermarks and the recovery point."""
         progress.settle()
         changed = sorted(progress.changed.items(), key=lambda entry: entry[1].moved)
+        left = {}
         for publisher, known in changed[-self._publishers :]:
+            sequence = known.watermark
+            if progress.has_places:  # before its first hole, and not after the last notice
+                certain = progress.missing.certain(publisher, sequence)
+                if not certain or certain[-1].sequence < sequence:
+                    left[publisher] = known
+                if not certain:
+                    continue
+                sequence = certain[0].sequence
             cell = place.cell_for(publisher)
             cell.moved = known.moved
-            self._write(cell, publisher, known.watermark, known.moved, 0)
+            self._write(cell, publisher, sequence, known.moved, 0)
         progress.changed.clear()
+        progress.changed.update(left)
         point = progress.point
         point.reached(progress.head)
+        for at in point.places.values():
+            cell = place.cell_for(at.publisher)
+            cell.moved = point.at
+            self._write(cell, at.publisher, at.sequence, point.at, 0)
         state = (point.base, point.at, point.floor)
         if len(point.base) == 1 and state != place.base_written:
             place.base_written = state

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import Bookmark, is_place
 from tickertape.base.checksum import crc32c
 from tickertape.client.bookmark_store.progress import Progress
 
@@ -227,8 +227,12 @@ def _read_place(content: bytes | bytearray, place: RingSlot) -> _Read:
             place.cells[best.publisher] = cell
             values.append((best.third, best))
     place.spare = spare[::-1]
+    places = [Bookmark(value.publisher, value.sequence) for _, value in values]
+    places = [*filter(is_place, places)]
+    values = [one for one in values if one[1].publisher not in {at.publisher for at in places}]
     progress = Progress(max([start.third, *(moved + 1 for moved, _ in values)]))
     progress.number = place.number
+    progress.start(places)
     for moved, value in sorted(values):
         progress.restore(value.publisher, value.sequence, moved)
     if start.version:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import (
     BadCommand,
+    BookmarkExpired,
     CorruptBatch,
     PeerError,
     TickertapeError,
@@ -31,6 +32,7 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common import effects
 from tickertape.client.common.request import SubscribeRequest
+from tickertape.client.limits import place_notice_seconds
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, forget
 from tickertape.client.subscriptions.duplicates import Deduplicated, drop_duplicates, dropped_of
 from tickertape.client.subscriptions.resubscribe import place_after, replay_of
@@ -49,6 +51,9 @@ from tickertape.wire.commands import (
     Sow,
     Subscribe,
 )
+
+if TYPE_CHECKING:
+    from tickertape.wire.link_rows import OpenHoles
 
 MESSAGES_A_RUN_CHECKED: Final = 8
 """Least average number of messages per run for which checksums of runs are verified on delivery."""
@@ -156,6 +161,7 @@ class SubscriptionRegistry:
         """
         sub_id = request.context.sub_id
         place = place_after(answer.after) if answer.after else None
+        places, _ = _decoded(answer.places, b"")
         present = self._by_id.get(sub_id)
         if present is not None and present.successor is not None and present.successor.request is request:
             successor = present.successor
@@ -168,7 +174,7 @@ class SubscriptionRegistry:
         self._leases.granted(sub_id, answer.backlog)
         if present.replay is not None and answer.after:
             try:
-                present.replay.began(place)
+                present.replay.began(place, places)
             except TickertapeError as error:
                 self.failed(sub_id, error)
         if present.replay is not None and (present.result is None or present.result.complete):
@@ -436,7 +442,7 @@ class SubscriptionRegistry:
         if not self._intact(batch, command.sub_ids or (command.sub_id,)):
             return
         if several:
-            self.delivered_to_all(routes, batch, now)
+            self.delivered_to_all(command, routes, batch, now)
         else:
             self.delivered(command, batch, now)
 
@@ -471,8 +477,11 @@ class SubscriptionRegistry:
                 batch = select(batch, np.array(rows, I8))
         batch.context = subscription.leased(command, self._leases) if command.queue else context
         self._effects.append(effects.DeliverBatch(subscription.sink, batch))
+        self._passed(subscription, command, batch, batch.count - 1, now.mono)
 
-    def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
+    def delivered_to_all(
+        self, command: Deliver, routes: Sequence[Route], batch: MessageBatch, now: Now
+    ) -> None:
         """Deliver the shares of a batch for several subscriptions.
 
         Raises `BadCommand` for a share above the credit, after delivery of the shares before it.
@@ -499,10 +508,26 @@ class SubscriptionRegistry:
                     rows = left or ()
                 if cost:
                     parts.append((subscription.sink, share(rows, cost, context), rows))
+                    self._passed(subscription, command, batch, rows[-1], mono)
         if parts:
             self._effects.append(effects.DeliverShared(shared, parts))
         if beyond is not None:
             raise beyond
+
+    def _passed(
+        self, subscription: Subscription, command: Deliver, batch: MessageBatch, last: int, mono: float
+    ) -> None:
+        """Record from time to time up to which position of the log of the server everything was delivered.
+
+        A server that replicates sends notices only at the end of its log."""
+        replay = subscription.replay
+        if replay is None or not replay.places or mono < replay.next_place or subscription.terms.live:
+            return
+        replay.next_place = mono + place_notice_seconds
+        try:
+            replay.passed(Bookmark(batch.publisher(last), batch.sequence(last)), command.next)
+        except TickertapeError as error:
+            self.failed(subscription.context.sub_id, error)
 
     def _accepted(self, sub_id: str) -> Subscription | None:
         """Return the subscription with this id if the server has accepted it."""
@@ -541,6 +566,7 @@ class SubscriptionRegistry:
     def noticed(self, command: PersistedNotice) -> None:
         """Process a new recovery point: the server sent these subscriptions all messages up to it."""
         bookmark = Bookmark(command.publisher, command.sequence)
+        places, holes = _decoded(command.places, command.missing)
         for sub_id in command.sub_ids:
             subscription = self._accepted(sub_id)
             if subscription is None:
@@ -548,12 +574,13 @@ class SubscriptionRegistry:
             replay = subscription.replay
             if replay is not None and replay.tracker is not None:
                 try:
-                    replay.tracker.noticed(bookmark)
+                    replay.noticed(bookmark, places, holes)
                 except TickertapeError as error:
                     self.failed(sub_id, error)
                     continue
-                replay.begun, replay.after = True, bookmark
             self._effects.append(effects.Notice(subscription.sink, str(bookmark)))
+            if command.expired:
+                self._effects.append(effects.ReportError(_expired(sub_id)))
 
     def take_pending(self) -> tuple[list[Credit], list[str]]:
         """Return and clear the pending credit and the subscriptions to unsubscribe."""
@@ -605,3 +632,20 @@ class SubscriptionRegistry:
     def wake(self, now: Now) -> list[Credit]:
         """Return the credit to grant for subscriptions without recent deliveries."""
         return self._idle_credit.wake(now.mono)
+
+
+def _expired(sub_id: str) -> BookmarkExpired:
+    """Return the error of a subscription that may lack removed messages. It continues."""
+    return BookmarkExpired(
+        f"Cannot deliver all messages to subscription {sub_id!r}: the server lacks messages that another "
+        "server had removed. Read them from a server that has them, or from the archive."
+    )
+
+
+def _decoded(places: bytes, missing: bytes) -> tuple[Sequence[Bookmark], Sequence[OpenHoles]]:
+    """Return the places and holes of a server that replicates. Raises `BadCommand`."""
+    if not places and not missing:
+        return (), ()
+    from tickertape.wire.link_rows import decode_notice_places, decode_open_holes
+
+    return decode_notice_places(places), decode_open_holes(missing)

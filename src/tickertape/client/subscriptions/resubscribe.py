@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -21,7 +21,9 @@ from tickertape.base.bookmarks import (
     Epoch,
     Range,
     StartPoint,
+    is_place,
     parse_bookmark,
+    place_at,
 )
 from tickertape.base.errors import BadBookmark, BadCommand, TickertapeError
 from tickertape.base.options import format_options, parse_options
@@ -30,6 +32,9 @@ from tickertape.client.common.effects import Waiter
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.limits import resubscription_retries_max, resubscriptions_under_way_max
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, tracker_of
+
+if TYPE_CHECKING:
+    from tickertape.wire.link_rows import OpenHoles
 
 _OWN: Final = ("pause", "replace")
 """Options of the subscribe itself, not of the subscription."""
@@ -50,6 +55,10 @@ class ReplayState:
     """Whether the server reported the start and the tracker recorded it."""
     after: Bookmark | None = None
     """A passed bookmark that the log holds: the start, or the last recovery point from the server."""
+    places: Sequence[Bookmark] = ()
+    """Places at `after`, from a server that replicates. The first one is of its log."""
+    next_place: float = 0.0
+    """When to record the place in the log of the server (monotonic seconds)."""
     came: bool = False
     """Whether any message was delivered."""
     completed: bool = False
@@ -61,17 +70,34 @@ class ReplayState:
     def __post_init__(self, options: str) -> None:
         self.not_found = parse_options(options).get("bookmark_not_found")
 
-    def began(self, place: Bookmark | None) -> None:
-        """Record the start reported by the server. None means the start of the log.
+    def began(self, place: Bookmark | None, places: Sequence[Bookmark] = ()) -> None:
+        """Record the start reported by the server, and its places. None means the start of the log.
 
         Raises the errors of the tracker.
         """
         if self.tracker is None:
             return
-        self.tracker.started([] if place is None else [place])
+        self.tracker.started([*([] if place is None else [place]), *places])
         if not self.begun:
             self._start, self._known = place, self.tracker.most_recent()
-        self.begun, self.after = True, place
+        self.begun, self.after, self.places = True, place, places
+
+    def passed(self, bookmark: Bookmark, position: int) -> None:
+        """Record that all messages before a position of the log of the server were delivered.
+
+        `bookmark` is the last one. Raises the errors of the tracker."""
+        if self.tracker is not None and self.places:
+            self.tracker.noticed(bookmark, [place_at(self.places[0].publisher, position)])
+
+    def noticed(self, bookmark: Bookmark, places: Sequence[Bookmark], holes: Sequence[OpenHoles]) -> None:
+        """Record a notice of the server. Raises the errors of the tracker."""
+        if self.tracker is None:
+            return
+        if places:
+            self.tracker.noticed(bookmark, places, holes)
+        else:
+            self.tracker.noticed(bookmark)
+        self.begun, self.after, self.places = True, bookmark, places
 
     def begun_by_query(self, place: Bookmark | None) -> None:
         """Record the position of the result of a query: only later messages follow.
@@ -133,7 +159,7 @@ class ReplayState:
             place = self.after
         elif isinstance(asked, Range) and points == self._known:
             place = self._start
-        return points if place is None else [place]
+        return points if place is None else [place, *self.places]
 
 
 def replay_of(
@@ -161,7 +187,8 @@ def _latest(points: list[Bookmark]) -> list[Bookmark]:
     After another start, grouping gives messages other bookmarks, possibly those of discarded messages. Only
     the latest bookmark is after all of them.
     """
-    return points[-1:]
+    messages = [point for point in points if not is_place(point)]
+    return [*messages[-1:], *filter(is_place, points)]
 
 
 def _text(points: Sequence[Bookmark]) -> str:

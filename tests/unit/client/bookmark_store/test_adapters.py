@@ -186,7 +186,7 @@ def test_damaged_store_file_is_restored_from_the_adapter(
     [
         b"all my notes\n" * 100,
         b"notes",
-        b"ttbmlog\0" + b"\1\0" + bytes(54),
+        b"ttbmlog\0" + b"\2\0" + bytes(54),
         b"ttbmring" + b"\1\0" + bytes(54),
         b"\0" * 100 + b"data",
     ],
