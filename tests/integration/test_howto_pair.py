@@ -52,9 +52,9 @@ def test_pair_howto_blocks_print_the_documented_output(
     blocks = [match.groups() for match in BLOCK.finditer(text)]
     assert [language for language, _, _ in blocks] == [
         "toml", "toml", "console", "console", "python", "console", "console", "toml", "toml", "console",
-        "toml", "console"
+        "toml", "console", "python"
     ]  # fmt: skip
-    first, second, check, serve, use, ls, token, remote, synchronous, levels, policy, pauses = blocks
+    first, second, check, serve, use, ls, token, remote, synchronous, levels, policy, pauses, resume = blocks
     for name, (_, source, _) in (("ny-1", first), ("ny-2", second)):
         Path(f"{name}.toml").write_text(source)
     assert run(check[1]).startswith("ny-1.toml: valid\n")
@@ -81,7 +81,8 @@ def test_pair_howto_blocks_print_the_documented_output(
         names: dict[str, Any] = {}
         with contextlib.redirect_stdout(printed):
             exec(use[1], names)
-        assert printed.getvalue() == use[2]
+            exec(resume[1], names)
+        assert printed.getvalue() == use[2] + resume[2]
         for server, (_, source, _) in zip(servers, (first, second), strict=True):
             server.kill()
             Path(f"{server.data.name}.toml").write_text(source.replace("sync = false", "sync = true"))

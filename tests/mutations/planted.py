@@ -27,6 +27,7 @@ from tests.mutations.planted_link_server import LINK_SERVER_MUTATIONS
 from tests.mutations.planted_link_source import LINK_SOURCE_MUTATIONS
 from tests.mutations.planted_links import LINK_MUTATIONS
 from tests.mutations.planted_pairs import PAIR_MUTATIONS
+from tests.mutations.planted_places import PLACE_MUTATIONS
 from tests.mutations.planted_queries import QUERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
@@ -428,6 +429,7 @@ MUTATIONS: Final = (
     *LINK_MUTATIONS,
     *LINK_SOURCE_MUTATIONS,
     *PAIR_MUTATIONS,
+    *PLACE_MUTATIONS,
     *LINK_END_MUTATIONS,
     *LINK_SERVER_MUTATIONS,
     *RESENT_MUTATIONS,

@@ -1,0 +1,72 @@
+"""Planted defects of places: notices, resume lists, and the stores of subscribers.
+
+Must never hold one without an effect that a user could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_WORLD = "simulation/test_linked_subscribers.py"
+_MISSING = "unit/client/bookmark_store/test_missing.py"
+_FACTS = "engine/replication/subscribers/persisted_places.py"
+_START = "engine/subscriptions/start_position.py"
+_OF_CLIENT = "client/bookmark_store/missing.py"
+
+
+def _of_server(name: str, module: str, old: str, new: str) -> Mutation:
+    """Return a defect of a server."""
+    return Mutation(name, module, old, new, (_WORLD,), promise="R10", tier="simulation")
+
+
+def _of_client(name: str, old: str, new: str, *tests: str) -> Mutation:
+    """Return a defect of the missing sequences of a client."""
+    tests = tests or (_WORLD,)
+    return Mutation(name, _OF_CLIENT, old, new, tests, promise="R10", tier=tests[0].split("/")[0])
+
+
+PLACE_MUTATIONS: Final = (
+    _of_server(
+        "a notice has no places",
+        _FACTS,
+        "        return encode_notice_places(\n",
+        "        return b'' and encode_notice_places(\n",
+    ),
+    _of_server(
+        "a place of an unknown log is passed over",
+        _START,
+        "            start = yield from self._epoch()\n        for number",
+        "            start = self.accepted_end\n        for number",
+    ),
+    _of_server(
+        "a place names rows that are not persisted",
+        _FACTS,
+        "        return self._rows(position, [*self._places.newest(), *self._reports.reached(group)])\n",
+        "        others = [place._replace(position=place.position + 40) for place in self._places.newest()]\n"
+        "        return self._rows(position, [*others, *self._reports.reached(group)])\n",
+    ),
+    _of_client(
+        "a client drops late messages",
+        "            return recent is None or sequence not in recent\n",
+        "            return False\n",
+    ),
+    _of_client(
+        "a client ignores the holes of a notice",
+        "                if last > mark:\n",
+        "                if last > mark + 2**63:\n",
+    ),
+    _of_client(
+        "a recovery point does not hold back a hole",
+        "            if last < sequence:\n                found += (first - 1, last)\n",
+        "            if last < 0:\n                found += (first - 1, last)\n",
+        _MISSING,
+    ),
+    _of_client(
+        "a recovery point is above the last notice",
+        "            sequence = min(sequence, recent.mark)\n",
+        "            sequence = max(sequence, recent.mark)\n",
+        _MISSING,
+    ),
+)
