@@ -224,8 +224,8 @@ STORE_MUTATIONS: Final = (
     Mutation(
         "a notice takes effect before earlier messages are discarded",
         "client/bookmark_store/progress.py",
-        "self.pending[0] <= head:",
-        "self.pending[0] <= head + 1:",
+        "self.pending.delivered <= head:",
+        "self.pending.delivered <= head + 1:",
         (_BOOKMARKS,),
         promise="behaviour 26",
         tier="property",

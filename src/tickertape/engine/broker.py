@@ -164,8 +164,7 @@ class Broker:
         self._publish_handler = self._make_publish_handler(checks)
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
-        self._persisted_facts: PersistedFacts | None = None
-        self.links = None if replication is None else self._make_links(registry, replication)
+        self.links, self._persisted_facts = self._make_links(registry, replication)
         self._unauthenticated: set[int] = set()
         self._pending = self._all_pending()
         self._has_queues, self._has_states = bool(catalog.queues), bool(catalog.sow)
@@ -235,7 +234,12 @@ class Broker:
             CommittedTransactions(registry.latest.values()),
         )
 
-    def _make_links(self, registry: PublisherDirectory, replication: Replication) -> LinkRegistry:
+    def _make_links(
+        self, registry: PublisherDirectory, replication: Replication | None
+    ) -> tuple[LinkRegistry | None, PersistedFacts | None]:
+        """Return the links of a server that replicates, and the facts for its subscriptions."""
+        if replication is None:
+            return None, None
         from tickertape.engine.replication.links.parts import LinkParts
         from tickertape.engine.replication.links.registry import LinkRegistry
         from tickertape.engine.replication.subscribers.persisted_facts import PersistedFacts
@@ -257,10 +261,10 @@ class Broker:
         self.retention.pin(links.oldest_needed)
         exact = self._writer.exact
         assert exact is not None
-        self._persisted_facts = facts = PersistedFacts(self.journal, replication.facts, exact.known, links)
+        facts = PersistedFacts(self.journal, replication.facts, exact.known, links)
         self._delivery.use_facts(facts)
         self.subscriptions.use_places(facts)
-        return links
+        return links, facts
 
     # -- inputs ---------------------------------------------------------------------------------------
 

@@ -1,5 +1,4 @@
-"""Packed rows of replication: places, first holes, names and positions in the frames of links, and places and
-holes in notices to subscriptions.
+"""Packed rows of replication, in the frames of links and in notices to subscriptions.
 
 All numbers are little-endian. Functions check the values that one row table must have by itself.
 """
