@@ -180,7 +180,7 @@ class ProductSubscriber(Peer):
             self._perform(effects)
 
     def send_all(self) -> bool:
-        """Commands on the way arrive at the engine. Return whether there were any."""
+        """Commands on the way arrive at the engine. Return whether any did."""
         sent = False
         while self._on_way and self.connected:
             command, batch = self._on_way.popleft()

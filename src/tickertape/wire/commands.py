@@ -306,7 +306,7 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
     available: str = ""
     """First bookmark in the log, for `bookmark_expired` and a non-empty log."""
     places: Rows = b""
-    """Places before `start`, as in `PersistedNotice`. The first is of the log of the server."""
+    """Places before `start`, as in `PersistedNotice`. The first belongs to the log of the server."""
     backlog: Count = 0
     """Largest number of unacknowledged messages of a queue subscription, 0 for other subscriptions."""
 

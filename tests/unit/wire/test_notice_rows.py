@@ -31,7 +31,7 @@ def test_places_that_are_none_are_refused(data: bytes) -> None:
         decode_notice_places(data)
 
 
-def test_holes_of_publishers_return_as_they_were() -> None:
+def test_encoded_holes_of_publishers_are_decoded_unchanged() -> None:
     found = [
         OpenHoles(1, 11, ((4, 4), (8, 9))),
         OpenHoles(2, 5, ()),

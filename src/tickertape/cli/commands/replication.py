@@ -17,7 +17,7 @@ from tickertape.cli.support.command_table import REPLICATION
 from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import echo_table, number, safe, safe_whole
 from tickertape.security.tokens import TOKEN_VARIABLE, read_token
-from tickertape.server.admin.schema import PAUSED, HoleStatus, LinkStatus, OpenHoles
+from tickertape.server.admin.schema import PAUSED, HolesList, HoleStatus, LinkStatus
 
 _COLUMNS: Final = (
     "link", "direction", "level", "state", "address", "position", "behind", "seconds", "messages", "bytes",
@@ -123,7 +123,7 @@ def holes(publisher: str | None, admin: str, as_json: bool) -> None:
     """
     _, body = fetch(admin, "/holes", {200})
     try:
-        report = msgspec.json.decode(body, type=OpenHoles)
+        report = msgspec.json.decode(body, type=HolesList)
     except msgspec.MsgspecError as error:
         raise Failure(
             f"Cannot read the holes of {admin}: the answer has an unknown format ({error}). Check --admin "

@@ -56,7 +56,7 @@ class ReplayState:
     after: Bookmark | None = None
     """A passed bookmark that the log holds: the start, or the last recovery point from the server."""
     places: Sequence[Bookmark] = ()
-    """Places at `after`, from a server that replicates. The first one is of its log."""
+    """Places at `after`, from a server that replicates. The first one belongs to its log."""
     next_place: float = 0.0
     """When to record the place in the log of the server (monotonic seconds)."""
     came: bool = False

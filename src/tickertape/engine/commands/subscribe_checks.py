@@ -213,7 +213,7 @@ def bookmarks_in(command: Subscribe | Resolve) -> int:
 
 
 def publishers_in(command: Subscribe) -> frozenset[int]:
-    """Return the publishers of which the list of bookmarks of a command has holes."""
+    """Return the publishers with holes in the list of bookmarks of a command."""
     if not command.bookmark or "," not in command.bookmark:
         return frozenset()
     point = parse_bookmark(command.bookmark)

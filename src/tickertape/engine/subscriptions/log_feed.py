@@ -129,11 +129,11 @@ class LogFeed(Feed):
         self.places_to = 0
         """Position up to which its client has been notified of places."""
         self.holes_change = 0
-        """Number of the last change of holes of which its client has been notified."""
+        """Number of the last change of holes in a notice to its client."""
         self.expirations = 0
-        """Number of links behind removed rows of which its client knows (`LogPlaces.expirations`)."""
+        """Number of links behind removed rows that its client knows (`LogPlaces.expirations`)."""
         self.known_publishers: frozenset[int] = frozenset()
-        """Publishers of which its client knew holes when it subscribed, until the first notice."""
+        """Publishers whose holes its client knew when it subscribed, until the first notice."""
 
     def begin(self, extent: ReplayRange, target: int | None) -> None:
         """Start the replay of a known range. `target` is the end of the log at the time of the command, or

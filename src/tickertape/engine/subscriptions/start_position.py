@@ -202,7 +202,7 @@ class _Begin(NamedTuple):
 def _lacking(bookmarks: Iterable[Bookmark]) -> dict[int, list[tuple[int, int]]]:
     """Return the ranges of sequences that a subscription with these bookmarks may lack, by publisher.
 
-    The last bookmark of a publisher is that of its last message. The others are pairs: the sequence before a
+    The last bookmark of a publisher belongs to its last message. The others are pairs: the sequence before a
     hole, and the last one of the hole."""
     found: dict[int, list[int]] = {}
     for publisher, sequence in (one for one in bookmarks if not is_place(one)):

@@ -339,7 +339,7 @@ class HoleStatus(msgspec.Struct, kw_only=True):
     """Whether other servers have the messages for certain."""
 
 
-class OpenHoles(msgspec.Struct, kw_only=True):
+class HolesList(msgspec.Struct, kw_only=True):
     """The answer of `/holes`."""
 
     holes: list[HoleStatus]

@@ -39,11 +39,11 @@ from tickertape.server.admin.loop_query import InSteps
 from tickertape.server.admin.schema import (
     PAUSED,
     Durations,
+    HolesList,
     HoleStatus,
     JournalState,
     LinkStatus,
     MemoryState,
-    OpenHoles,
     Retention,
     SessionState,
     SlowClientsState,
@@ -364,7 +364,7 @@ class InstanceSnapshot:
             )
         return listed
 
-    def holes(self) -> InSteps[OpenHoles]:
+    def holes(self) -> InSteps[HolesList]:
         """Return the open holes of all publishers, up to a limit."""
         links = self._driver.broker.links
         found: list[HoleStatus] = []
@@ -383,7 +383,7 @@ class InstanceSnapshot:
                     for one in ranges[:room]
                 ]
             yield
-        return OpenHoles(holes=found, left_out=left_out)
+        return HolesList(holes=found, left_out=left_out)
 
     # -- sessions -------------------------------------------------------------------------------------
 
