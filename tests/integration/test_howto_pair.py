@@ -52,9 +52,10 @@ def test_pair_howto_blocks_print_the_documented_output(
     blocks = [match.groups() for match in BLOCK.finditer(text)]
     assert [language for language, _, _ in blocks] == [
         "toml", "toml", "console", "console", "python", "console", "console", "toml", "toml", "console",
-        "toml", "console", "python"
+        "toml", "console", "python", "console"
     ]  # fmt: skip
-    first, second, check, serve, use, ls, token, remote, synchronous, levels, policy, pauses, resume = blocks
+    first, second, check, serve, use, ls, token, remote, synchronous, *rest = blocks
+    levels, policy, pauses, resume, compare = rest
     for name, (_, source, _) in (("ny-1", first), ("ny-2", second)):
         Path(f"{name}.toml").write_text(source)
     assert run(check[1]).startswith("ny-1.toml: valid\n")
@@ -83,6 +84,9 @@ def test_pair_howto_blocks_print_the_documented_output(
             exec(use[1], names)
             exec(resume[1], names)
         assert printed.getvalue() == use[2] + resume[2]
+        line, _, output = compare[1].partition("\n")
+        arguments = line.removeprefix("$ tickertape ").split()
+        wait_until(lambda: CliRunner().invoke(cli, arguments).stdout == output, SECONDS)
         for server, (_, source, _) in zip(servers, (first, second), strict=True):
             server.kill()
             Path(f"{server.data.name}.toml").write_text(source.replace("sync = false", "sync = true"))

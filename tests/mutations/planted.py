@@ -12,6 +12,7 @@ from tests.mutations.planted_archive import ARCHIVE_MUTATIONS
 from tests.mutations.planted_bounds import BOUND_MUTATIONS
 from tests.mutations.planted_claims import CLAIM_MUTATIONS
 from tests.mutations.planted_columns import COLUMN_MUTATIONS
+from tests.mutations.planted_comparison import COMPARISON_MUTATIONS
 from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_destinations import DESTINATION_MUTATIONS
@@ -424,6 +425,7 @@ MUTATIONS: Final = (
     *HOLE_MUTATIONS,
     *BOUND_MUTATIONS,
     *CLAIM_MUTATIONS,
+    *COMPARISON_MUTATIONS,
     *COLUMN_MUTATIONS,
     *SOW_WIRE_MUTATIONS,
     *LINK_MUTATIONS,

@@ -64,3 +64,9 @@ sow_fingerprint_bytes_max: Final = 64 * KIB
 """Size of the fingerprint of the definition of a SOW topic."""
 sow_reason_bytes_max: Final = 1 * KIB
 """Size of the reason why a state is not complete."""
+
+# comparison of two logs
+compared_messages_max: Final = 2_000_000
+"""Messages of both logs in memory. A group of buckets with more is a single bucket of each log."""
+compared_differences_max: Final = 10_000
+"""Differences after which no further buckets are searched."""

@@ -47,14 +47,15 @@ class _ChangedLink(msgspec.Struct):
 @click.group(
     cls=LazyGroup,
     table=REPLICATION,
-    short_help="Inspect and control the replication links of a running server.",
+    short_help="Inspect and control replication links, and compare logs.",
 )
 def replication() -> None:
-    """Inspect and control the replication links of a running server.
+    """Inspect and control the replication links of a running server, and compare logs.
 
     \b
     tickertape replication ls
     tickertape replication downgrade ny-2
+    tickertape replication compare /srv/ny-1 /srv/ny-2
     """
 
 

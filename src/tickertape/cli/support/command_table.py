@@ -67,7 +67,7 @@ ROOT: Final[CommandTable] = (
             "health": "Check whether a server is ready (for scripts).",
             "stats": "Show statistics of a running server.",
             "topics": "List the topics of a running server.",
-            "replication": "Inspect the replication links of a running server.",
+            "replication": "Inspect and control replication links, and compare logs.",
             "monitoring": "Write a Grafana dashboard and Prometheus alert rules.",
             "filter": "Explain a filter, or test it on lines.",
             "error": "Explain an error code.",
@@ -126,7 +126,7 @@ REPLICATION: Final[CommandTable] = _module(
         "pause": "Send nothing to a destination until it is resumed.",
         "resume": "Resume a paused link.",
     },
-)
+) | _module(f"{_COMMANDS}.replication_compare", {"compare": "Compare the messages of two data directories."})
 
 FILTER: Final[CommandTable] = _module(
     f"{_COMMANDS}.filter",
