@@ -31,6 +31,7 @@ from tests.mutations.planted_pairs import PAIR_MUTATIONS
 from tests.mutations.planted_places import PLACE_MUTATIONS
 from tests.mutations.planted_queries import QUERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
+from tests.mutations.planted_ranked_fold import RANKED_FOLD_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
 from tests.mutations.planted_resent import RESENT_MUTATIONS
 from tests.mutations.planted_routes import ROUTE_MUTATIONS
@@ -451,6 +452,7 @@ MUTATIONS: Final = (
     *SOW_CLIENT_MUTATIONS,
     *SOW_CONFIG_MUTATIONS,
     *RECORD_MUTATIONS,
+    *RANKED_FOLD_MUTATIONS,
     *ROUTE_MUTATIONS,
     *LABEL_MUTATIONS,
     *ARCHIVE_MUTATIONS,

@@ -47,7 +47,7 @@ SOW_RULE_MUTATIONS: Final = (
     ),
     _of_rule(
         "a delete without candidates is forgotten at once",
-        "            of_key.ended[row.publisher] = row.sequence, row.position\n",
+        "            of_key.ended[row.publisher] = row.sequence, row.position, row.stamp\n",
         "            of_key.ended.pop(row.publisher, None)\n",
     ),
     _of_rule(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from enum import Enum
 from heapq import heappop, heappush
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -107,12 +107,14 @@ class _KeyCandidates(msgspec.Struct, Generic[T]):
 
     others: dict[int, Candidate[T]]
     """By publisher. The one with the highest rank is dead, unless `recorded`."""
-    ended: dict[int, tuple[int, int]]
-    """By publisher: sequence and position of its last delete that names no message."""
+    ended: dict[int, tuple[int, int, int]]
+    """By publisher: sequence, position and order stamp of its last delete that names no message."""
     recorded: bool = False
     """The key has a record, which is in the columns."""
     due: int | None = None
     """Position of the entry in the heap of `forget`."""
+    unstable: int | None = None
+    """Order stamp of the entry in the second heap."""
 
 
 class Candidates(Generic[T]):
@@ -122,6 +124,8 @@ class Candidates(Generic[T]):
         self._keys: dict[bytes, _KeyCandidates[T]] = {}
         self._due: list[tuple[int, bytes]] = []
         """Heap: a key, and the position above which `forget` looks at it. Entries of removed keys stay."""
+        self._unstable: list[tuple[int, bytes]] = []
+        """Heap: a key whose candidates have stable positions, and their highest order stamp."""
 
     def __len__(self) -> int:
         """Return the number of keys with candidates outside the record columns."""
@@ -175,17 +179,37 @@ class Candidates(Generic[T]):
         of_key = self._keys.get(key)
         return of_key.others.get(publisher) if of_key is not None else None
 
-    def forget(self, stable: int) -> None:
+    def forget(self, stable: int, stamp: int | None = None) -> None:
         """Drop the candidates of rows below position `stable` that can decide nothing any more.
 
         Rows are stable when each row that can still arrive has a higher rank than they have, and a higher
-        sequence than those of its publisher. Without links these are the persisted rows. A dead candidate
-        with the highest rank stays until it is the last one of its key.
-        """
+        sequence than those of its publisher. Without links these are the persisted rows. With links `stable`
+        is the position below which all logs have all rows, and all rows that arrive later have higher order
+        stamps than `stamp`: a key stays until all of its candidates are at or below both. Callers pass
+        `stamp` always, or never. A dead candidate with the highest rank stays until it is the last one of
+        its key."""
         while self._due and self._due[0][0] < stable:
             position, key = heappop(self._due)
             of_key = self._keys.get(key)
-            if of_key is not None and of_key.due == position:
+            if of_key is None or of_key.due != position:
+                continue
+            if stamp is None:
+                self._forget_key(key, of_key, stable)
+            elif (last := _last_position(of_key)) >= stable:
+                self._plan(key, of_key, last)
+            else:
+                self._wait(key, of_key)
+        while stamp is not None and self._unstable and self._unstable[0][0] <= stamp:
+            last, key = heappop(self._unstable)
+            of_key = self._keys.get(key)
+            if of_key is None or of_key.unstable != last:
+                continue
+            of_key.unstable = None
+            if (position := _last_position(of_key)) >= stable:
+                self._plan(key, of_key, position)
+            elif _last_stamp(of_key) > stamp:
+                self._wait(key, of_key)
+            else:
                 self._forget_key(key, of_key, stable)
 
     def _forget_key(self, key: bytes, of_key: _KeyCandidates[T], stable: int) -> None:
@@ -196,7 +220,7 @@ class Candidates(Generic[T]):
                 del others[candidate.publisher]
         if highest is not None and highest.position < stable and len(others) == 1:
             others.clear()
-        for publisher, (_, position) in list(ended.items()):
+        for publisher, (_, position, _) in list(ended.items()):
             if position < stable:
                 del ended[publisher]
         self._keep(key, of_key, stable)
@@ -215,7 +239,7 @@ class Candidates(Generic[T]):
         old = of_key.others.get(new.publisher)
         copied = old is not None and new.sequence == old.sequence
         if old is None or new.sequence > old.sequence or (copied and new.stored < old.stored):
-            until, _ = of_key.ended.get(new.publisher, (0, 0))
+            until = of_key.ended.get(new.publisher, _NEVER)[0]
             if new.sequence < until or (copied and old is not None and old.dead):
                 new = _ended(new)
             of_key.others[new.publisher] = new
@@ -224,9 +248,8 @@ class Candidates(Generic[T]):
     def _end(self, key: bytes, row: StateRow, current: Candidate[T] | None) -> Decision[T]:
         """End the older messages of a publisher. They keep their rank."""
         of_key = self._opened(key, current)
-        until, _ = of_key.ended.get(row.publisher, (0, 0))
-        if row.sequence > until:
-            of_key.ended[row.publisher] = row.sequence, row.position
+        if row.sequence > of_key.ended.get(row.publisher, _NEVER)[0]:
+            of_key.ended[row.publisher] = row.sequence, row.position, row.stamp
         old = of_key.others.get(row.publisher)
         if old is not None and old.sequence < row.sequence:
             of_key.others[row.publisher] = _ended(old)
@@ -254,14 +277,40 @@ class Candidates(Generic[T]):
 
     def _keep(self, key: bytes, of_key: _KeyCandidates[T], stable: int) -> None:
         """Remove a key without candidates, and plan when `forget` looks at others."""
-        others, ended = of_key.others, of_key.ended
-        if not others and not ended:
+        if not of_key.others and not of_key.ended:
             del self._keys[key]
-        elif of_key.due is None or of_key.due < stable:
-            positions = [candidate.position for candidate in others.values()]
-            positions += [position for _, position in ended.values()]
-            of_key.due = min(position for position in positions if position >= stable)
-            heappush(self._due, (of_key.due, key))
+        elif of_key.unstable is None and (of_key.due is None or of_key.due < stable):
+            self._plan(key, of_key, min(position for position in _positions(of_key) if position >= stable))
+
+    def _plan(self, key: bytes, of_key: _KeyCandidates[T], position: int) -> None:
+        """Let `forget` look at a key when the position is stable."""
+        of_key.due = position
+        heappush(self._due, (position, key))
+
+    def _wait(self, key: bytes, of_key: _KeyCandidates[T]) -> None:
+        """Let `forget` look at a key when its highest order stamp is stable."""
+        of_key.unstable = _last_stamp(of_key)
+        heappush(self._unstable, (of_key.unstable, key))
+
+
+_NEVER: Final = (0, 0, 0)
+"""In place of a delete of a publisher without one."""
+
+
+def _positions(of_key: _KeyCandidates[T]) -> list[int]:
+    """Return the positions of all candidates and deletes of a key outside the record columns."""
+    positions = [candidate.position for candidate in of_key.others.values()]
+    return positions + [position for _, position, _ in of_key.ended.values()]
+
+
+def _last_position(of_key: _KeyCandidates[T]) -> int:
+    return max(_positions(of_key))
+
+
+def _last_stamp(of_key: _KeyCandidates[T]) -> int:
+    """Return the highest order stamp of the rows of a key outside the record columns."""
+    stamps = [candidate.stored[0] for candidate in of_key.others.values()]
+    return max(stamps + [stamp for _, _, stamp in of_key.ended.values()])
 
 
 def _order(candidate: Candidate[T]) -> tuple[Rank, bool]:

@@ -277,6 +277,33 @@ class StateFold:
         if self._index is not None or self._slots_by_message is not None or self._keys_are_indexed:
             self._changed(np.array([*changed], I8), [*changed.values()])
 
+    def set_record(self, key: bytes, row: RecordRow, commit: tuple[int, int]) -> int:
+        """Set the record of one key because of a row of a commit, and return its slot.
+
+        `commit` has the first position, and the position after the last one."""
+        slot = int(self.keys.find([key])[0])
+        if slot < 0:
+            slot = int(self.keys.insert([key])[0])
+        self.highest_order_stamp = max(self.highest_order_stamp, row.order_stamp)
+        if self.lives is not None:
+            due = due_times(np.array([row.order_stamp], I8), np.array([row.life], I8), self.life_ms)
+            self.lives.add_one(slot, int(due[0]))
+        self._applied(self.changes.put_one(*commit, slot, row))
+        self._changed(np.array([slot], I8), [key])
+        return slot
+
+    def end_records(self, position: int, slots: Int64s, keys: list[bytes], kind: int) -> None:
+        """End the records of slots because of the row at a position. `keys` are those of `slots`, and `kind`
+        is `DELETED` or `EXPIRED`."""
+        self.deleted_keys.add(keys, position)
+        self.keys.remove(slots)
+        self._applied(self.changes.drop(position, position + 1, slots, kind))
+        self._removed(slots)
+        if kind == EXPIRED:
+            self.expired += len(slots)
+        else:
+            self.deleted += len(slots)
+
     def _changed(self, slots: Int64s, keys: list[bytes]) -> None:
         """Index the new records of distinct slots."""
         if self._slots_by_message is not None:
@@ -373,16 +400,8 @@ class StateFold:
 
     def _end(self, row: DeleteRow, slots: Int64s, keys: list[bytes]) -> None:
         """End records because of a delete or expiry record. `keys` are those of `slots`."""
-        record = row.record
-        self.deleted_keys.add(keys, row.position)
-        kind = EXPIRED if record.kind is DeleteKind.EXPIRED else DELETED
-        self.keys.remove(slots)
-        self._applied(self.changes.drop(row.position, row.position + 1, slots, kind))
-        self._removed(slots)
-        if record.kind is DeleteKind.EXPIRED:
-            self.expired += len(slots)
-        else:
-            self.deleted += len(slots)
+        kind = EXPIRED if row.record.kind is DeleteKind.EXPIRED else DELETED
+        self.end_records(row.position, slots, keys, kind)
 
     @staticmethod
     def _named(record: DeleteRecord, at: Int64s) -> RowColumns:

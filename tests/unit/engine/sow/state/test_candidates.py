@@ -304,3 +304,44 @@ def test_forget_drops_only_keys_with_stable_rows(others: int) -> None:
     assert len(candidates) == others
     candidates.forget(2 * others + 2)
     assert not len(candidates)
+
+
+# -- several logs -------------------------------------------------------------------------------------
+
+
+def test_candidate_stays_until_position_and_stamp_are_stable() -> None:
+    topic = Topic()
+    topic.publish(P, 1, 10)
+    topic.publish(Q, 1, 20)
+    topic.candidates.forget(0, 100)
+    assert KEY in topic.candidates, "another log may lack the row"
+    topic.candidates.forget(2, 9)
+    assert KEY in topic.candidates, "a row with a lower stamp may arrive"
+    topic.candidates.forget(2, 10)
+    assert KEY not in topic.candidates
+    assert topic.record == "2|1|"
+
+
+def test_candidate_that_arrives_while_others_wait_is_forgotten_later() -> None:
+    topic = Topic()
+    topic.publish(P, 1, 10)
+    topic.publish(Q, 1, 20)
+    topic.candidates.forget(2, 9)
+    assert topic.publish(R, 1, 15) is NONE
+    topic.candidates.forget(2, 30)
+    assert KEY in topic.candidates
+    topic.candidates.forget(3, 14)
+    assert KEY in topic.candidates
+    topic.candidates.forget(3, 15)
+    assert KEY not in topic.candidates
+    assert topic.record == "2|1|"
+
+
+def test_delete_without_candidates_stays_until_the_stamp_is_stable() -> None:
+    topic = Topic()
+    topic.delete(P, 2, None, stamp=10)
+    topic.candidates.forget(1, 9)
+    assert topic.publish(P, 1, 5) is NONE
+    assert topic.record is None
+    topic.candidates.forget(2, 10)
+    assert KEY not in topic.candidates
