@@ -176,8 +176,21 @@ BEFORE: Final = {
     "[[queue]].replication": NAMED + DESTINATION + RULE,
 }
 """Tables before the one of a key."""
+SYNC_RULE: Final = RULE.replace("false", "true")
+DOWNGRADES: Final = 'downgrade_after = "5m"\n'
+SPECIAL.update(
+    {
+        "downgrade_grace": CONTEXT["[[replication.destination]]"] + DOWNGRADES,
+        "upgrade_below": CONTEXT["[[replication.destination]]"] + DOWNGRADES,
+    }
+)
 AFTER: Final = {
     "[[replication.destination]]": RULE,
+    "[[replication.destination]].downgrade_after": SYNC_RULE,
+    "[[replication.destination]].downgrade_grace": SYNC_RULE,
+    "[[replication.destination]].upgrade_below": SYNC_RULE,
+    "[replication].ready": DESTINATION + SYNC_RULE,
+    "[replication].peak_rate": DESTINATION + DOWNGRADES + SYNC_RULE,
     "[instance].group": DESTINATION + RULE,
     "[replication]": DESTINATION + RULE,
 }

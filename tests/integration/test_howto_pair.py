@@ -41,6 +41,20 @@ def is_idle() -> bool:
     return bool(out["paused"]) or (out["state"] == "live" and not out["behind_messages"])
 
 
+def check_changed_files(first: str, remote: str, synchronous: str, policy: str) -> None:
+    """Check the configuration of the first server with each later block of the page."""
+    local = re.compile(r'\[\[replication\.destination\]\]\nname = "ny-2"\naddresses = .*\n')
+    rules = re.compile(r"\[\[replication\.destination\.topic\]\]\n(.*\n)*")
+    Path("remote.toml").write_text(local.sub(remote, first))
+    assert "tls://" in Path("remote.toml").read_text()
+    assert load_config("remote.toml").replication is not None
+    Path("synchronous.toml").write_text(rules.sub(synchronous, first))
+    assert "sync = true" in Path("synchronous.toml").read_text()
+    assert load_config("synchronous.toml").replication is not None
+    Path("policy.toml").write_text('[instance]\nname = "ny-1"\n' + policy)
+    assert load_config("policy.toml").replication is not None
+
+
 def test_pair_howto_blocks_print_the_documented_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,16 +75,7 @@ def test_pair_howto_blocks_print_the_documented_output(
     assert run(check[1]).startswith("ny-1.toml: valid\n")
     assert serve[1] == "$ tickertape serve ny-1.toml\n$ tickertape serve ny-2.toml\n"
     assert run(token[1]) == ""
-    local = re.compile(r'\[\[replication\.destination\]\]\nname = "ny-2"\naddresses = .*\n')
-    rules = re.compile(r"\[\[replication\.destination\.topic\]\]\n(.*\n)*")
-    Path("remote.toml").write_text(local.sub(remote[1], first[1]))
-    assert "tls://" in Path("remote.toml").read_text()
-    assert load_config("remote.toml").replication is not None
-    Path("synchronous.toml").write_text(rules.sub(synchronous[1], first[1]))
-    assert "sync = true" in Path("synchronous.toml").read_text()
-    assert load_config("synchronous.toml").replication is not None
-    Path("policy.toml").write_text('[instance]\nname = "ny-1"\n' + policy[1])
-    assert load_config("policy.toml").replication is not None
+    check_changed_files(first[1], remote[1], synchronous[1], policy[1])
     servers = [RunningServer(tmp_path / name, Path(f"{name}.toml"), listen=None) for name in ("ny-1", "ny-2")]
     for server, admin in zip(servers, (9008, 9018), strict=True):
         server.admin_url = f"http://127.0.0.1:{ports[admin].number}"

@@ -31,6 +31,7 @@ WITH_LIMIT = {
     ("queue", "browse"),
     ("queue", "ls"),
     ("queue", "requeue"),
+    ("replication", "compare"),
     ("journal", "dump"),
     ("journal", "grep"),
     ("journal", "ls"),
