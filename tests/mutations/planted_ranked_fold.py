@@ -57,7 +57,7 @@ RANKED_FOLD_MUTATIONS: Final = (
         "            if stamp is None or stamp:\n",
     ),
     _of_stamps(
-        "a candidate that arrives while others wait is never forgotten",
+        "candidates are forgotten while another one of the key is not stable",
         "            if (position := _last_position(of_key)) >= stable:\n",
         "            if (position := _last_position(of_key)) >= stable and position < 0:\n",
     ),
