@@ -175,4 +175,13 @@ LINK_END_MUTATIONS: Final = (
         promise="R8",
         tier="unit",
     ),
+    Mutation(
+        "a Spark job starts before its topic is checked",
+        "engine/transactions/coordinator.py",
+        "                self._checks.check_topics_of_transaction(command.topics)\n",
+        "",
+        (_REGISTRY,),
+        promise="R8",
+        tier="unit",
+    ),
 )

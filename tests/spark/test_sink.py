@@ -116,6 +116,25 @@ def test_invalid_write_is_refused_before_a_task_runs(
         write(spark.range(3).selectExpr(*columns), server, **options)
 
 
+def test_topic_that_a_transaction_cannot_contain_is_refused_before_a_job(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    register(spark)
+    config = tmp_path / "tickertape.toml"
+    config.write_text('[[sow]]\nname = "positions"\nkey = ["/id"]\n')
+    never = rows(spark, 3, "if(id = 1, raise_error('a task ran'), 'x') as key")
+    with running_server(tmp_path / "data", config) as server:
+        with pytest.raises(PySparkException, match="it is a SOW topic"):
+            write(never, server, topic="positions")
+        stream = (
+            spark.readStream.format("rate").load().selectExpr("cast(cast(value as string) as binary) as data")
+        )
+        options = {"servers": server.uri, "publisher": "sink-1", "topic": "positions"}
+        query = stream.writeStream.format("tickertape").options(**options)
+        with pytest.raises(PySparkException, match="it is a SOW topic"):
+            query.option("checkpointLocation", str(tmp_path / "points")).start().awaitTermination(60)
+
+
 def test_overwrite_mode_is_refused(spark: SparkSession, server: RunningServer) -> None:
     register(spark)
     options = {"servers": server.uri, "publisher": "sink-1", "topic": "t"}

@@ -78,23 +78,28 @@ class TickertapeSource(DataSource):
         """Return a writer of rows of `schema`, for `df.write` with `.mode("append")`.
 
         Raises `UsageError` for `overwrite`, for an unknown column or type, and if the column `data` is
-        missing. Raises `BadOption`, `BadTopic` or `BadName` for an invalid option."""
+        missing. Raises `BadOption`, `BadTopic` or `BadName` for an invalid option, and for a topic that the
+        server refuses in a transaction, for example a replicated one."""
         from tickertape.spark.sink.options import sink_options
-        from tickertape.spark.sink.writer import TickertapeWriter
+        from tickertape.spark.sink.writer import TickertapeWriter, check_sink
 
         if overwrite:
             raise UsageError('Cannot overwrite a topic: its log only grows. Write with .mode("append").')
-        return TickertapeWriter(sink_options(self.options, schema, stream=False))
+        outgoing = sink_options(self.options, schema, stream=False)
+        check_sink(outgoing)
+        return TickertapeWriter(outgoing)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TickertapeStreamWriter:
         """Return a writer of the batches of a streaming query, for rows of `schema`.
 
         Raises the errors of `writer`."""
         from tickertape.spark.sink.options import sink_options
-        from tickertape.spark.sink.writer import TickertapeStreamWriter
+        from tickertape.spark.sink.writer import TickertapeStreamWriter, check_sink
 
         if overwrite:
             raise UsageError(
                 'Cannot overwrite a topic: its log only grows. Write with .outputMode("append").'
             )
-        return TickertapeStreamWriter(sink_options(self.options, schema, stream=True))
+        outgoing = sink_options(self.options, schema, stream=True)
+        check_sink(outgoing)
+        return TickertapeStreamWriter(outgoing)

@@ -193,12 +193,15 @@ class Stage(Command, tag="stg", frozen=True, kw_only=True):
 class Prepare(Command, tag="prep", frozen=True, kw_only=True):
     """Complete a part that this connection staged. The server answers with `Staged` once it is durable.
 
-    From then on the part survives the connection and a restart of the server.
+    From then on the part survives the connection and a restart of the server. With `topics`, no part is
+    completed: the server only checks that a transaction may have messages of these topics, and answers with
+    0 messages.
     """
 
     id: Count
     transaction: Transaction
     part: str
+    topics: tuple[str, ...] = ()
 
 
 class Commit(Command, tag="cmt", frozen=True, kw_only=True):

@@ -183,7 +183,20 @@ class PublishChecks:
                 "Cannot stage a delete of records: a transaction cannot change a SOW topic. Delete the "
                 "records without a transaction."
             )
-        for topic in batch.topics:
+        self._check_persistent(batch.topics)
+
+    def check_topics_of_transaction(self, topics: Sequence[str]) -> None:
+        """Raise the errors of `check_staged` and `check_transactional` for topics without messages yet."""
+        if len(topics) > publish_topics_max:
+            raise BadOption(
+                f"Cannot check {len(topics):,} topics of a transaction (limit {publish_topics_max:,}). "
+                "Check fewer at a time."
+            )
+        self._check_persistent(topics)
+        self.check_transactional([self._catalog.publish_target(topic) or topic for topic in topics])
+
+    def _check_persistent(self, topics: Iterable[str]) -> None:
+        for topic in topics:
             check_topic(topic)
             if not self._catalog.recorded(topic):
                 raise BadTopic(

@@ -60,6 +60,7 @@ from tickertape.wire.commands import (
     Prepare,
     Publish,
     Stage,
+    Staged,
     Transaction,
 )
 from tickertape.wire.settlement import QUEUE_TOPIC
@@ -136,6 +137,9 @@ class TransactionCoordinator:
             self._check(session, command.transaction)
             if isinstance(command, Stage):
                 self._stage(session, command, batch)
+            elif isinstance(command, Prepare) and command.topics:
+                self._checks.check_topics_of_transaction(command.topics)
+                self._outbox.send(session.conn, Staged(id=command.id, messages=0))
             elif isinstance(command, Prepare):
                 self._check_free(command.transaction)
                 self.staging.prepare(session, command.transaction, command.part, command.id)

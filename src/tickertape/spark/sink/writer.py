@@ -23,6 +23,7 @@ from tickertape.base.errors import (
     LimitReached,
     NotReady,
     TickertapeError,
+    TimedOut,
     TransactionBusy,
     UsageError,
 )
@@ -33,7 +34,7 @@ from tickertape.client.limits import stage_frame_bytes
 from tickertape.client.protocol.transactions import ConnectionPin, aborting, staging
 from tickertape.spark.sink.options import SinkOptions
 from tickertape.spark.source.task_reader import connect
-from tickertape.wire.commands import Commit, Committed, Transaction
+from tickertape.wire.commands import Commit, Committed, Prepare, Transaction
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -98,6 +99,25 @@ class TickertapeStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Discard the staged rows of the batch."""
         _abort(self._outgoing, _written(messages))
+
+
+def check_sink(outgoing: SinkOptions) -> None:
+    """Check that a transaction may have messages of the topic, before a job starts.
+
+    Raises `BadOption` or `BadTopic`. Without the option `topic`, and while no server answers, tasks report
+    it."""
+    topic = outgoing.topic
+    if topic is None:
+        return
+    key = Transaction(publisher=outgoing.publisher, space="", name=uuid4().hex)
+    with suppress(Disconnected, TimedOut, NotReady):
+        client, _ = connect(outgoing.servers, outgoing.timeout_seconds)
+        with client:
+            client.ask(
+                lambda number: Prepare(id=number, transaction=key, part="", topics=(topic,)),
+                None,
+                outgoing.timeout_seconds,
+            )
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:

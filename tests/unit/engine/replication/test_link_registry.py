@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from tests.helpers.linked import events, join, links_of, make_pair, publish, row_of, run
@@ -17,7 +18,7 @@ from tickertape.engine.replication.links import destination_end, handshakes
 from tickertape.engine.runtime.effects import LinkEnded
 from tickertape.journal.format.replication_records import StartedRecord, decode_record
 from tickertape.journal.retention import RetentionPolicy
-from tickertape.wire.commands import Ack, Goodbye, Heartbeat, Stage, Transaction
+from tickertape.wire.commands import Ack, Goodbye, Heartbeat, Prepare, Stage, Staged, Transaction
 from tickertape.wire.heartbeat import Liveness
 from tickertape.wire.link import LinkAck, LinkCredit, LinkOpen
 
@@ -503,6 +504,11 @@ def test_transaction_on_a_replicated_topic_is_refused(*, replicated: bool) -> No
     engine.settle()
     answer = peer.answers.get(1)
     assert (isinstance(answer, Ack) and answer.code == "bad_option") == replicated
+    peer.send(Prepare(id=2, transaction=transaction, part="", topics=("orders",)))
+    engine.settle()
     if replicated:
         assert isinstance(answer, Ack)
         assert "the topic is replicated" in answer.text
+        assert peer.answers.get(2) == msgspec.structs.replace(answer, id=2)
+    else:
+        assert peer.answers.get(2) == Staged(id=2, messages=0)

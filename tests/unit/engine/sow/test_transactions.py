@@ -6,6 +6,7 @@ import pytest
 
 from tests.helpers.sow_engine import SowEngine
 from tests.simulation.engine_peer import Peer
+from tickertape.base.limits import publish_topics_max
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.wire.commands import Ack, Command, Commit, Committed, Prepare, Stage, Staged, Transaction
@@ -42,6 +43,22 @@ def test_stage_on_a_sow_topic_is_refused(topic: str) -> None:
         f"Cannot add messages for '{topic}' to a transaction: it is a SOW topic, and a transaction cannot "
         "change its records. Publish them without a transaction."
     )
+
+
+def test_prepare_with_topics_checks_them_and_completes_no_part() -> None:
+    world = SowEngine(ORDERS)
+    peer = world.connect("sink")
+    stage(peer, "other")
+    checked = answer_of(peer, Prepare(id=2, transaction=T1, part="", topics=("other", "more")))
+    assert checked == Staged(id=2, messages=0)
+    refused = answer_of(peer, Prepare(id=3, transaction=T1, part="", topics=("other", "orders")))
+    assert isinstance(refused, Ack)
+    assert (refused.code, "it is a SOW topic" in refused.text) == ("bad_option", True)
+    many = tuple(f"t{number}" for number in range(publish_topics_max + 1))
+    refused = answer_of(peer, Prepare(id=4, transaction=T1, part="", topics=many))
+    assert isinstance(refused, Ack)
+    assert "4,097 topics" in refused.text
+    assert answer_of(peer, Prepare(id=5, transaction=T1, part="0")) == Staged(id=5, messages=1)
 
 
 def test_stage_of_a_delete_of_records_is_refused() -> None:

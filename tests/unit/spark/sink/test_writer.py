@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from tickertape.base.errors import LimitReached, TickertapeError, TransactionBusy, UsageError
+from tickertape.base.errors import (
+    BadOption,
+    Disconnected,
+    LimitReached,
+    TickertapeError,
+    TransactionBusy,
+    UsageError,
+)
 from tickertape.batch import MessageBatch
 from tickertape.spark.sink import writer as writer_module
 from tickertape.spark.sink.options import SinkOptions
-from tickertape.spark.sink.writer import TickertapeStreamWriter, TickertapeWriter
+from tickertape.spark.sink.writer import TickertapeStreamWriter, TickertapeWriter, check_sink
 from tickertape.wire.commands import Command, Commit, Committed, Prepare, Stage, Staged
 
 ROWS = 5
+
+SINK = SinkOptions(
+    servers=("tcp://h:1",), publisher="sink", topic="t", transaction="one", timeout_seconds=1.0
+)
 
 
 class Server:
@@ -101,3 +113,22 @@ def test_stream_writer_without_query_id_asks_for_a_supported_spark() -> None:
     )
     with pytest.raises(UsageError, match=r"Nothing was written\. Install a supported version of Spark"):
         TickertapeStreamWriter(outgoing).write(iter([]))
+
+
+def test_sink_check_raises_the_refusal_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server({Prepare: [BadOption("replicated")]})
+    monkeypatch.setattr(writer_module, "connect", lambda *_: (server, "tcp://h:1"))
+    with pytest.raises(BadOption, match="replicated"):
+        check_sink(SINK)
+    check_sink(SINK)
+    assert server.asked == [Prepare, Prepare]
+
+
+def test_sink_check_leaves_a_missing_server_and_a_topic_column_to_the_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server({Prepare: [Disconnected("lost")]})
+    monkeypatch.setattr(writer_module, "connect", lambda *_: (server, "tcp://h:1"))
+    check_sink(SINK)
+    check_sink(msgspec.structs.replace(SINK, topic=None))
+    assert server.asked == [Prepare]
