@@ -45,7 +45,7 @@ def test_stage_on_a_sow_topic_is_refused(topic: str) -> None:
     )
 
 
-def test_prepare_with_topics_checks_them_and_completes_no_part() -> None:
+def test_prepare_with_topics_completes_no_part() -> None:
     world = SowEngine(ORDERS)
     peer = world.connect("sink")
     stage(peer, "other")
