@@ -161,7 +161,7 @@ class SubscriptionRegistry:
         """
         sub_id = request.context.sub_id
         place = place_after(answer.after) if answer.after else None
-        places, _ = _decoded(answer.places, b"")
+        places = _decoded(answer.places, b"")[0] if answer.places else ()
         present = self._by_id.get(sub_id)
         if present is not None and present.successor is not None and present.successor.request is request:
             successor = present.successor
