@@ -302,7 +302,7 @@ def test_statistics_show_links_in_both_directions(tmp_path: Path) -> None:
         assert [line.split()[:4] for line in listed.splitlines()[1:4]] == [
             ["ny-2", "out", "async", "live"],
             ["ldn", "out", "async", "down"],
-            ["ny-2", "in", "async", "live"],
+            ["ny-2", "in", "-", "live"],
         ]
         assert listed.splitlines()[4] == "ldn (out): Connection refused"
         arguments = ["replication", "ls", "--admin", first.admin_url, "--output", "json"]

@@ -71,7 +71,7 @@ def ls(admin: str, as_json: bool) -> None:
     server started. A line below the table has the last error of each link.
 
     Levels: sync (acknowledgements wait for the destination), downgraded (they do not, until an upgrade),
-    async.
+    async. A source has no level.
 
     States: live, resync (it brings older messages), opening, down (the server tries again), paused (by an
     operator), refused (an operator must act).
@@ -97,7 +97,7 @@ def _row(link: LinkStatus) -> tuple[str, ...]:
     return (
         safe(link.name),
         link.direction,
-        link.level,
+        link.level or "-",
         "paused" if link.paused == PAUSED else link.state,
         link.address or "-",
         str(link.position),

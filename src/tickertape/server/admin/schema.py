@@ -300,7 +300,7 @@ class LinkStatus(msgspec.Struct, kw_only=True):
     """Seconds since the oldest of them was persisted here. 0 without one, and for a source."""
     level: str
     """`sync` (acknowledgements wait for the destination), `downgraded` (they do not, until an upgrade), or
-    `async`."""
+    `async`. Empty for a source."""
     pinned_position: int | None
     """Lowest position that retention keeps for the destination. None: nothing is kept for it."""
     held_frames: int

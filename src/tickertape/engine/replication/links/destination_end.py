@@ -56,7 +56,7 @@ class IncomingState:
             held=0 if taker is None else taker.held_frames,
             paused="" if taker is None else taker.paused or "",
             error=self.error,
-            level="async",
+            level="",
             behind_seconds=0.0,
             stopped=False,
             downgrades=0,

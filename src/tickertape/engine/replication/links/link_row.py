@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple
 from tickertape.batch import MessageBatch
 from tickertape.wire.link import LinkNames, LinkRequest, LinkRuns, link_name_bytes, link_position_bytes
 
-Level = Literal["async", "sync", "downgraded"]
-"""Whether acknowledgements wait for a destination. `downgraded`: they would, but for a downgrade."""
+Level = Literal["async", "sync", "downgraded", ""]
+"""Whether acknowledgements wait for a destination. `downgraded`: they would, but for a downgrade. Empty for a
+source."""
 LinkState = Literal["down", "opening", "resync", "live", "refused"]
 """State of a link. `resync`: it brings rows that were persisted before the handshake. `refused`: an operator
 must act."""
@@ -69,7 +70,7 @@ class LinkRow(NamedTuple):
     error: str
     """Text of the last error. Empty without one."""
     level: Level
-    """Whether acknowledgements wait for the destination. `async` for incoming links."""
+    """Whether acknowledgements wait for the destination. Empty for incoming links."""
     behind_seconds: float
     """Age of the oldest row that the destination may lack. 0 without one, and for incoming links."""
     stopped: bool
