@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, Literal, cast, get_args
@@ -52,6 +53,10 @@ class LinkRefusal(msgspec.Struct, kw_only=True):
     text: str
 
 
+class _NotPersistedError(Exception):
+    """The record of a command was not persisted in time."""
+
+
 class LinkCommands:
     """Commands to the links of one server."""
 
@@ -78,6 +83,10 @@ class LinkCommands:
             return _refused(401, error.code, str(error))
         except TickertapeError as error:
             return _refused(400 if isinstance(error, UsageError) else 503, error.code, str(error))
+        except _NotPersistedError:
+            late = f"its record is not persisted after {admin_answer_seconds_max:g} s"
+            cure = "Check the disk. The command takes effect when the record is persisted."
+            return _refused(503, "stuck", f"Cannot confirm the {action}: {late}. {cure}")
         except TimeoutError:
             text = f"No answer of the event loop within {admin_answer_seconds_max:g} s. Check the disk."
             return _refused(503, "stuck", text)
@@ -86,6 +95,7 @@ class LinkCommands:
     async def _on_loop(self, destination: str, action: LinkAction, token: str | None) -> LinkChange:
         """Run a command on the event loop of the server. Raises its errors, or `TimeoutError`."""
         answer: Future[LinkChange] = Future()
+        late = time.monotonic() + admin_answer_seconds_max
 
         def begin() -> None:
             if answer.set_running_or_notify_cancel():
@@ -95,22 +105,31 @@ class LinkCommands:
                 except TickertapeError as error:
                     answer.set_exception(error)
                 else:
-                    self._answer_when(answer, destination, action)
+                    end = self._driver.broker.journal.commits.accepted_end
+                    self._answer_when(answer, destination, action, end, late)
 
         try:
             self._server.call_soon_threadsafe(begin)
         except RuntimeError:
             raise TimeoutError from None  # the event loop has ended
-        return await asyncio.wait_for(asyncio.wrap_future(answer), admin_answer_seconds_max)
+        return await asyncio.wait_for(
+            asyncio.wrap_future(answer), admin_answer_seconds_max + 2 * link_command_check_seconds
+        )
 
-    def _answer_when(self, answer: Future[LinkChange], destination: str, action: LinkAction) -> None:
-        """Answer when the command is in force. The record of a level must be persisted first."""
-        change = self._state(destination, action)
-        wanted = {"downgrade": "downgraded", "upgrade": "sync"}.get(action, change.level)
-        if change.level == wanted:
-            answer.set_result(change)
-        elif not answer.done():
-            check: Callable[[], None] = lambda: self._answer_when(answer, destination, action)  # noqa: E731
+    def _answer_when(
+        self, answer: Future[LinkChange], destination: str, action: LinkAction, end: int, late: float
+    ) -> None:
+        """Answer when the command is in force: the records of levels before `end` are persisted. `late`:
+        monotonic time (seconds) at which the answer is an error."""
+        changes_level = action in ("downgrade", "upgrade")
+        if not changes_level or self._driver.broker.journal.commits.persisted_end >= end:
+            answer.set_result(self._state(destination, action))
+        elif time.monotonic() >= late:
+            answer.set_exception(_NotPersistedError())
+        else:
+            check: Callable[[], None] = lambda: self._answer_when(  # noqa: E731
+                answer, destination, action, end, late
+            )
             self._server.call_later(link_command_check_seconds, check)
 
     def _state(self, destination: str, action: LinkAction) -> LinkChange:

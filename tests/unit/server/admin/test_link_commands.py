@@ -57,6 +57,12 @@ class Tokens:
             raise AuthenticationFailed("Authentication failed: unknown token. Check the token.")
 
 
+def make_commands(driver: Driver, token: str | None = None) -> LinkCommands:
+    """Return the commands to the links of an engine, on the running event loop."""
+    loop = asyncio.get_running_loop()
+    return LinkCommands(cast("EngineDriver", driver), loop, cast("CredentialStore", Tokens(token)))
+
+
 def send(
     driver: Driver,
     path: str,
@@ -69,10 +75,9 @@ def send(
     writes."""
 
     async def run() -> Answer:
-        loop = asyncio.get_running_loop()
-        commands = LinkCommands(cast("EngineDriver", driver), loop, cast("CredentialStore", Tokens(token)))
+        commands = make_commands(driver, token)
         if meanwhile is not None:
-            loop.call_later(meanwhile, driver.engine.settle)
+            asyncio.get_running_loop().call_later(meanwhile, driver.engine.settle)
         return await commands.answer(path, content_type, authorization)
 
     return asyncio.run(run())
@@ -180,3 +185,76 @@ def test_server_with_tokens_requires_a_bearer_token(authorization: str, status: 
     assert b"other" not in answer.body
     assert driver.broker.links is not None
     assert driver.broker.links.rows()[0].level == ("downgraded" if status == 200 else "sync")
+
+
+def test_commands_of_one_commit_are_both_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_commands, "admin_answer_seconds_max", 0.5)
+    driver = Driver(slow=True)
+
+    async def both() -> list[Answer]:
+        commands = make_commands(driver)
+        first = asyncio.create_task(commands.answer(PATH.format("downgrade"), JSON, ""))
+        await asyncio.sleep(0.02)
+        topics = driver.broker._sync
+        assert topics is not None
+        # The destination has everything before the downgrade, so that an upgrade is accepted at once.
+        topics.links.durable(0, driver.broker.journal.commits.accepted_end, "replicated")
+        second = asyncio.create_task(commands.answer(PATH.format("upgrade"), JSON, ""))
+        await asyncio.sleep(0.02)
+        assert not first.done()
+        assert not second.done()
+        driver.engine.settle()
+        return [await first, await second]
+
+    assert [(answer.status, content(answer).get("level")) for answer in asyncio.run(both())] == [
+        (200, "sync"),
+        (200, "sync"),
+    ]
+
+
+def test_take_over_of_a_downgrade_is_answered_when_the_record_is_persisted() -> None:
+    driver = Driver(slow=True)
+    links = driver.broker.links
+    assert links is not None
+    assert links._levels is not None
+    (link,) = links._levels._links.values()
+    links._levels._append(link, "policy", downgraded=True)
+    driver.broker._after_input()
+    driver.engine.collect()
+    driver.engine.settle()
+    assert links.rows()[0].level == "downgraded"
+
+    async def take_over() -> bool:
+        answer = asyncio.create_task(make_commands(driver).answer(PATH.format("downgrade"), JSON, ""))
+        await asyncio.sleep(0.05)
+        early = answer.done()
+        driver.engine.settle()
+        assert (await answer).status == 200
+        return early
+
+    assert not asyncio.run(take_over())
+
+
+def test_command_with_a_stuck_disk_leaves_no_checks_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_commands, "admin_answer_seconds_max", 0.05)
+    driver = Driver(slow=True)
+    checks = 0
+    answer_when = LinkCommands._answer_when
+
+    def counted(*args: Any) -> None:
+        nonlocal checks
+        checks += 1
+        answer_when(*args)
+
+    monkeypatch.setattr(LinkCommands, "_answer_when", counted)
+
+    async def late() -> tuple[Answer, int]:
+        answer = await make_commands(driver).answer(PATH.format("downgrade"), JSON, "")
+        await asyncio.sleep(0.05)
+        before = checks
+        await asyncio.sleep(0.1)
+        return answer, checks - before
+
+    answer, more = asyncio.run(late())
+    assert (answer.status, content(answer)["code"], more) == (503, "stuck", 0)
+    assert b"not persisted" in answer.body
