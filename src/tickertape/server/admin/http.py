@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, cast
 
 import h11
 
+from tickertape.base.text_format import listed
 from tickertape.security.tls_channel import HANDSHAKE_BYTE
 from tickertape.server.config.addresses import is_address, remote_address
 from tickertape.server.events import event
@@ -70,6 +71,7 @@ class HttpConnection(asyncio.Protocol):
         seconds_max: float = admin_request_seconds_max,
     ) -> None:
         self._changing = changing
+        self._allowed = ("GET", "HEAD") if changing is None else ("GET", "HEAD", "POST")
         self._answering = answering
         self._connections = connections
         self._hosts = hosts
@@ -170,7 +172,7 @@ class HttpConnection(asyncio.Protocol):
     async def _answer(self, request: h11.Request) -> None:
         changes = request.method == b"POST" and self._changing is not None
         if request.method not in _METHODS and not changes:
-            answer = Answer(405, b"Invalid method. Use GET or HEAD.\n")
+            answer = Answer(405, f"Invalid method. Use {listed(self._allowed)}.\n".encode())
         elif not answers_to(_header(request, b"host", _NO_HOST), self._hosts):
             answer = Answer(421, _MISDIRECTED)
         else:
@@ -236,7 +238,7 @@ class HttpConnection(asyncio.Protocol):
             ("x-content-type-options", "nosniff"),
         ]
         if answer.status == 405:
-            headers.append(("allow", "GET, HEAD"))
+            headers.append(("allow", ", ".join(self._allowed)))
         if answer.status == 401:
             headers.append(("www-authenticate", "Bearer"))
         if last:

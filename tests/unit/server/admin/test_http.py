@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import pytest
 
 from tests.helpers.peer import frame
-from tickertape.server.admin.http import Answer, HttpConnection
+from tickertape.server.admin.http import Answer, Changing, HttpConnection
 from tickertape.server.limits import admin_request_bytes_max
 from tickertape.wire.commands import PREFACE, Logon
 
@@ -31,14 +31,18 @@ async def answer(target: str, accept: str) -> Answer:
     return Answer(200, target.encode())
 
 
-def talk(with_server: Talk, seconds_max: float = SECONDS_MAX) -> set[HttpConnection]:
+def talk(
+    with_server: Talk, seconds_max: float = SECONDS_MAX, changing: Changing | None = None
+) -> set[HttpConnection]:
     """Run one connection against a server, and return the connections that remain."""
     peers: set[HttpConnection] = set()
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: HttpConnection(answer, peers, hosts=("h",), seconds_max=seconds_max), "127.0.0.1", 0
+            lambda: HttpConnection(answer, peers, hosts=("h",), changing=changing, seconds_max=seconds_max),
+            "127.0.0.1",
+            0,
         )
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         await asyncio.wait_for(with_server(reader, writer), 20)
@@ -308,3 +312,18 @@ def test_refused_client_that_never_closes_is_disconnected() -> None:
                 await asyncio.sleep(SECONDS_MAX / 10)
 
     assert talk(endless) == set()
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_method_that_is_not_allowed_gets_the_allowed_ones(changes: bool) -> None:
+    async def change(target: str, content_type: str, authorization: str) -> Answer:
+        raise AssertionError(target, content_type, authorization)
+
+    async def put(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"PUT /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        said = await reader.read()
+        assert said.startswith(b"HTTP/1.1 405 ")
+        assert (b"allow: GET, HEAD, POST\r\n" in said, b"HEAD or POST" in said) == (changes, changes)
+        assert (b"allow: GET, HEAD\r\n" in said, b"GET or HEAD" in said) == (not changes, not changes)
+
+    assert talk(put, changing=change if changes else None) == set()
