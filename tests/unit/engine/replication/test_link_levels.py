@@ -322,3 +322,21 @@ def test_paused_link_holds_acknowledgements_and_retention() -> None:
     _stop(first, stopped=False)
     run(first, second)
     assert peer.acked_sequence == 3
+
+
+def test_check_of_a_policy_is_due_as_soon_as_a_message_waits_for_the_destination() -> None:
+    first, second = _pair()
+    join(first, second)
+    peer = _client(first)
+    _publish(peer)
+    run(first, second)
+    _wait(first, 3)
+    levels = links_of(first)._levels
+    assert levels is not None
+    assert levels.next_deadline() is None
+    _stop(first, stopped=True)
+    _publish(peer)
+    at, due = first.broker.next_deadline(), levels.next_deadline()
+    assert due is not None
+    assert at is not None
+    assert at <= due

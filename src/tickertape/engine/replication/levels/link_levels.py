@@ -91,13 +91,13 @@ class LinkLevels:
                 for link in self._links.values():
                     if waiting >> link.number & 1:
                         link.accepted_end = position + batch.count
-        self._parts.clock.announce(self)
 
     def log_persisted(self) -> bool:
         """Note that more of the log is persisted. Return whether a level has changed."""
         end, mono = self._commits.persisted_end, self._parts.clock.mono
         for link in self._links.values():
             link.backlog.note(min(end, link.accepted_end), mono)
+        self._parts.clock.announce(self)
         due = [record for at, record in self._pending if at <= end]
         if due:
             self._pending = [(at, record) for at, record in self._pending if at > end]
