@@ -122,11 +122,11 @@ class ClientProtocol:
         self.connections = 0
         """Number of connections, the present one included."""
         self._step_by_step = reconnects
+        """Whether `resume_publishing` is a separate step after the logon."""
         self.ack_level: str | None = None
         """Weakest level of the acknowledgements before the last flush, since the one before."""
         self._level: str | None = None
         """Weakest level of the acknowledgements since the last flush."""
-        """Whether `resume_publishing` is a separate step after the logon."""
         self._takers = self._make_takers()
         """Methods that take the commands of the server, by their class."""
 
