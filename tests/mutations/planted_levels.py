@@ -126,4 +126,25 @@ LEVEL_MUTATIONS: Final = (
         _OF_LEVELS,
         promise="R8",
     ),
+    _level(
+        "a command to a link is answered before its record is persisted",
+        "server/admin/link_commands.py",
+        "        if not changes_level or self._driver.broker.journal.commits.persisted_end >= end:\n",
+        "        if end:\n",
+        "unit/server/admin/test_link_commands.py",
+    ),
+    _level(
+        "the checks of a command to a link never end",
+        "server/admin/link_commands.py",
+        "        elif time.monotonic() >= late:\n",
+        "        elif not late:\n",
+        "unit/server/admin/test_link_commands.py",
+    ),
+    _level(
+        "a message that waits for a destination announces no check of the policy",
+        _LEVELS,
+        "        self._parts.clock.announce(self)\n        due = ",
+        "        due = ",
+        _OF_LEVELS,
+    ),
 )
