@@ -11,6 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _WORLD = "simulation/test_linked_subscribers.py"
 _MISSING = "unit/client/bookmark_store/test_missing.py"
+_LATE = "unit/client/bookmark_store/test_late_messages.py"
 _FACTS = "engine/replication/subscribers/persisted_places.py"
 _START = "engine/subscriptions/start_position.py"
 _OF_CLIENT = "client/bookmark_store/missing.py"
@@ -62,6 +63,12 @@ PLACE_MUTATIONS: Final = (
         "            if last < sequence:\n                found += (first - 1, last)\n",
         "            if last < 0:\n                found += (first - 1, last)\n",
         _MISSING,
+    ),
+    _of_client(
+        "a recovery point passes late messages that are not discarded",
+        "_merged([*holes, *late]) if late else holes:",
+        "holes:",
+        _LATE,
     ),
     _of_client(
         "a recovery point is above the last notice",

@@ -145,17 +145,18 @@ class MissingSequences:
 
     # -- recovery points --------------------------------------------------------------------------------
 
-    def certain(self, publisher: int, sequence: int) -> list[Bookmark]:
+    def certain(self, publisher: int, sequence: int, late: Ranges | None = None) -> list[Bookmark]:
         """Return the bookmarks of a publisher whose messages up to `sequence` are discarded, except missing
-        ones: two for each hole, then the last one. Later deliveries since the last notice are left out,
-        because holes before them may be unknown."""
+        ones and `late` ones: two for each hole, then the last one. Later deliveries since the last notice are
+        left out, because holes before them may be unknown."""
         recent = self.recent.get(publisher)
         if recent is not None:
             sequence = min(sequence, recent.mark)
         if sequence < 0:
             return []
         found: list[int] = []
-        for first, last in self.holes.get(publisher, ()):
+        holes = self.holes.get(publisher, [])
+        for first, last in _merged([*holes, *late]) if late else holes:
             if last < sequence:
                 found += (first - 1, last)
         return [Bookmark(publisher, one) for one in (*found, sequence)]

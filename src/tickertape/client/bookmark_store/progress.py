@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -233,16 +233,21 @@ class RecoveryPoint:
         self.at = min(self.at, head)
 
     def bookmarks(
-        self, head: int, moved: Iterable[Moved], missing: MissingSequences | None = None
+        self,
+        head: int,
+        moved: Iterable[Moved],
+        missing: MissingSequences | None = None,
+        late: Mapping[int, list[tuple[int, int]]] | None = None,
     ) -> list[Bookmark]:
         """Return the bookmarks to resume from: one per publisher, at most `recovery_bookmarks_max`.
 
         An empty list means the start of the log. With places, those of `MissingSequences.certain` of each
-        publisher and the places: the server starts at its place.
+        publisher and the places: the server starts at its place. `late`: late messages without
+        discard.
         """
         self.reached(head)
         if missing is not None and self.places:
-            return self._with_places(head, moved, missing)
+            return self._with_places(head, moved, missing, late or {})
         floor = self.floor
         recent = sorted(entry for entry in moved if entry[0] >= floor)[-recovery_bookmarks_max:]
         found = {publisher: sequence for _, publisher, sequence in recent}
@@ -251,16 +256,26 @@ class RecoveryPoint:
                 found[publisher] = max(sequence, found.pop(publisher, 0))
         return [Bookmark(*entry) for entry in list(found.items())[-recovery_bookmarks_max:]]
 
-    def _with_places(self, head: int, moved: Iterable[Moved], missing: MissingSequences) -> list[Bookmark]:
+    def _with_places(
+        self,
+        head: int,
+        moved: Iterable[Moved],
+        missing: MissingSequences,
+        late: Mapping[int, list[tuple[int, int]]],
+    ) -> list[Bookmark]:
         """Return the bookmarks of a recovery point with places, which are last."""
-        recent = [entry for entry in moved if entry[0] >= self.floor or entry[1] in missing.holes]
+        recent = [
+            entry
+            for entry in moved
+            if entry[0] >= self.floor or entry[1] in missing.holes or entry[1] in late
+        ]
         found = {publisher: sequence for _, publisher, sequence in sorted(recent)}
         if head == self.at or not found:
             for publisher, sequence in self.base:
                 found.setdefault(publisher, sequence)
         bookmarks: list[Bookmark] = []
         for publisher, sequence in reversed(found.items()):
-            members = missing.certain(publisher, sequence)
+            members = missing.certain(publisher, sequence, late.get(publisher))
             if len(bookmarks) + len(members) <= recovery_bookmarks_max:
                 bookmarks = members + bookmarks
             elif members and len(bookmarks) < recovery_bookmarks_max:
@@ -684,7 +699,10 @@ class Progress:
 
     def most_recent(self) -> list[Bookmark]:
         """Return the bookmarks to resume from. An empty list means the start of the log."""
-        return self.point.bookmarks(self.head, self.moved(), self._missing)
+        late = None
+        if self._missing is not None:
+            late = {one: left for one, known in self.publishers.items() if (left := late_left(one, known))}
+        return self.point.bookmarks(self.head, self.moved(), self._missing, late)
 
     def start(self, bookmarks: Sequence[Bookmark]) -> None:
         """Record the start of the subscription, with the places of a server that replicates."""
@@ -749,6 +767,18 @@ class Progress:
         for _, publisher in old[: len(old) // 2 + 1]:
             del self.publishers[publisher]
             self.changed.pop(publisher, None)
+
+
+def late_left(publisher: int, known: Known) -> list[tuple[int, int]]:
+    """Return the late messages of a publisher that were delivered and not discarded, as ranges.
+
+    A recovery point has them as holes, because a restart forgets that they were delivered."""
+    return [
+        (sequence, sequence)
+        for block in known.late
+        for row, (of, sequence) in enumerate(zip(block.publishers or (), block.sequences, strict=True))
+        if of == publisher and block.states[row] != DISCARDED
+    ]
 
 
 def _groups(publishers: UInt64s, sequences: UInt64s) -> tuple[int, dict[int, int], bool]:

@@ -14,7 +14,7 @@ from tickertape.base.bookmarks import Bookmark
 from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadOption, BookmarkStoreFull
 from tickertape.client.bookmark_store import ring_format as cells
-from tickertape.client.bookmark_store.progress import Progress, Ranges
+from tickertape.client.bookmark_store.progress import Progress, Ranges, late_left
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.store_file import FileBackedStore, Sync, boot_id, owner_of, random_salt
 from tickertape.client.limits import bookmark_ring_cells_max
@@ -240,7 +240,7 @@ class RingBookmarkStore(FileBackedStore):
         for publisher, known in changed[-self._publishers :]:
             sequence = known.watermark
             if progress.has_places:  # before its first hole, and not after the last notice
-                certain = progress.missing.certain(publisher, sequence)
+                certain = progress.missing.certain(publisher, sequence, late_left(publisher, known))
                 if not certain or certain[-1].sequence < sequence:
                     left[publisher] = known
                 if not certain:
