@@ -12,6 +12,8 @@ from tests.mutations.mutation import Mutation
 _WORLD = "simulation/test_linked_subscribers.py"
 _MISSING = "unit/client/bookmark_store/test_missing.py"
 _LATE = "unit/client/bookmark_store/test_late_messages.py"
+_PLACES = "unit/engine/replication/test_product_places.py"
+_NOTICES = "engine/delivery/progress_notices.py"
 _FACTS = "engine/replication/subscribers/persisted_places.py"
 _START = "engine/subscriptions/start_position.py"
 _OF_CLIENT = "client/bookmark_store/missing.py"
@@ -47,6 +49,24 @@ PLACE_MUTATIONS: Final = (
         "        return self._rows(position, [*self._places.newest(), *self._reports.reached(group)])\n",
         "        others = [place._replace(position=place.position + 40) for place in self._places.newest()]\n"
         "        return self._rows(position, [*others, *self._reports.reached(group)])\n",
+    ),
+    Mutation(
+        "a live subscription gets holes of a log that ends before its messages",
+        _NOTICES,
+        "        return sub.live and sub.considered_to > self._end\n",
+        "        return False\n",
+        (_PLACES,),
+        promise="R10",
+        tier="unit",
+    ),
+    Mutation(
+        "a waiting notice has holes of a later commit",
+        _NOTICES,
+        "                same = self._facts.change == change",
+        "                same = True",
+        (_PLACES,),
+        promise="R10",
+        tier="unit",
     ),
     _of_client(
         "a client drops late messages",

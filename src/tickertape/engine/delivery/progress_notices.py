@@ -5,6 +5,7 @@ Invariants:
 - A step sends at most `notices_step_max` notices.
 - Notices are sent only while the log grows.
 - A notice names no place and no hole behind the messages that were sent before it.
+- No message after the persisted log is sent before a notice with holes: they are those of this log.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class _Notice(NamedTuple):
     last: _Last
     places: bytes
     """See `PersistedNotice.places`."""
+    change: int
+    """Number of the last change of holes before the notice."""
 
 
 class ProgressNotices:
@@ -57,6 +60,8 @@ class ProgressNotices:
         self._clock = clock
         self._facts: NoticeFacts | None = None
         """Places and holes of a server that replicates. None for others."""
+        self._end = 0
+        """End of the persisted log, once it has grown."""
         self._last: _Last | None = None
         """The last message persisted since the start."""
         self._wanted = False
@@ -74,6 +79,7 @@ class ProgressNotices:
 
     def moved(self, part: LogPart) -> None:
         """Record the last message of a persisted commit."""
+        self._end = part.end_position
         index = last_of(part.batch)
         if index is not None:
             self._last = _Last(part.batch, index, part.first_position + index + 1)
@@ -104,13 +110,19 @@ class ProgressNotices:
             # A feed with a future start time would resume too early from this bookmark.
             if s.replays and self._lacks(s, last.end) and (s.not_before is None or s.not_before <= stamp)
         ]
-        places = b"" if self._facts is None else self._facts.at_end(last.end)
+        places, change = b"", 0
+        if self._facts is not None:
+            places, change = self._facts.at_end(last.end), self._facts.change
+            self._wanted = any(map(self._sent_more, wanting))
+            wanting = [s for s in wanting if not self._sent_more(s)]
         wanting.sort(key=_connection)
         self._waiting.clear()  # the feeds of unsent notices are caught up still, or need none
         for conn, group in groupby(wanting, _connection):
             subs = list(group)
             for at in range(0, len(subs), notice_subscriptions_max):
-                self._waiting.append(_Notice(conn, subs[at : at + notice_subscriptions_max], last, places))
+                self._waiting.append(
+                    _Notice(conn, subs[at : at + notice_subscriptions_max], last, places, change)
+                )
         self.step()
 
     def _lacks(self, sub: LogFeed, end: int) -> bool:
@@ -118,10 +130,21 @@ class ProgressNotices:
         the last message was for the feed."""
         return (sub.notified_to if self._facts is None else sub.places_to) < end
 
+    def _sent_more(self, sub: LogFeed) -> bool:
+        """Return whether a live feed was sent messages that are not persisted. The persisted holes do not say
+        which of their gaps are holes."""
+        return sub.live and sub.considered_to > self._end
+
     def step(self) -> None:
         """Send the next notices."""
         for _ in range(min(len(self._waiting), notices_step_max)):
-            conn, subs, last, places = self._waiting.popleft()
+            conn, subs, last, places, change = self._waiting.popleft()
+            if self._facts is not None:
+                same = self._facts.change == change  # otherwise late messages may not be sent yet
+                subs, asked = [sub for sub in subs if same and not self._sent_more(sub)], len(subs)
+                if len(subs) < asked:
+                    self._wanted = True
+                    self._clock.announce(self)
             publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
             for (missing, expired), ids in self._by_facts(subs, last.end).items():
                 notice = PersistedNotice(

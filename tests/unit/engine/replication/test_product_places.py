@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import msgspec
+import pytest
+
 from tests.helpers.linked import join, run
 from tests.simulation.linked_engine import LinkedEngine
 from tests.simulation.linked_engines import link_to
@@ -15,6 +18,7 @@ from tickertape.base.names import publisher_id
 from tickertape.batch import MessageBatch
 from tickertape.client.bookmark_store.base import MemoryBookmarkStore
 from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.engine.delivery import progress_notices
 
 
 class OpenEngine(LinkedEngine):
@@ -63,6 +67,12 @@ def read(reader: ProductSubscriber, *engines: LinkedEngine) -> None:
         for engine in engines:
             engine.wake(1.1)
     reader.discard(1_000)
+
+
+def work(engine: LinkedEngine) -> None:
+    """Do all work without the disk."""
+    while engine.broker.has_work:
+        engine.work()
 
 
 def got(reader: ProductSubscriber, name: str) -> list[int]:
@@ -151,3 +161,74 @@ def test_subscriber_gets_late_messages_at_a_server_behind() -> None:
     assert got(reader, "p") == sent
     assert reader._counts["late to subscribers"] == len(late)
     assert first_hole not in reader.store.most_recent(SUB_ID)
+
+
+def test_live_subscriber_gets_late_messages_after_a_notice_before_messages_are_persisted() -> None:
+    first, second = pair()
+    connected(first, second)
+    one = publisher(first, "p")
+    sent = one.publish_each(*[b"x"] * 10)
+    run(first, second)
+    cut(first, second)
+    sent += one.publish_each(*[b"x"] * 5)
+    run(first, second)
+    reader = subscriber(second)
+    reader._request = msgspec.structs.replace(reader._request, options="live")
+    reader.connect(second)
+    read(reader, second)
+    other = publisher(second, "q")
+    run(second)
+    for _ in range(2):  # the notice of the second message is due later
+        other.publish_each(b"y")
+        run(second)
+    reader.send_all()
+    one.connect(second)
+    work(second)
+    sent += one.publish_each(b"x")
+    work(second)
+    assert second.jobs, "the last message is not persisted"
+    assert got(reader, "p")[-1] == sent[-1], "and delivered"
+    second.wake(1.1)
+    work(second)
+    read(reader, second)
+    connected(first, second)
+    run(first, second)
+    read(reader, first, second)
+    assert got(reader, "p") == sent
+
+
+def test_waiting_notices_name_no_holes_of_a_later_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More notices than one step sends, to a subscriber without credit for late messages."""
+    first, second = pair()
+    connected(first, second)
+    one = publisher(first, "p")
+    sent = one.publish_each(*[b"x"] * 10)
+    run(first, second)
+    cut(first, second)
+    sent += one.publish_each(*[b"x" * 900] * 5)
+    run(first, second)
+    one.connect(second)
+    sent += one.publish_each(b"x")
+    run(second)
+    reader = subscriber(second)
+    reader._request = msgspec.structs.replace(reader._request, depth_bytes=2_000)
+    reader.connect(second)
+    read(reader, second)
+    notices = second.broker._delivery._notices
+    other = publisher(second, "q")
+    with monkeypatch.context() as patched:
+        patched.setattr(progress_notices, "notices_step_max", 0)
+        other.publish_each(b"y")
+        while not notices._waiting:
+            second.wake(0.1)
+            while second.jobs:
+                second.run_job()
+            second.work()
+    waiting = [*notices._waiting]
+    notices._waiting.clear()
+    connected(first, second)
+    run(first, second)
+    assert not set(got(reader, "p")) >= {*sent}, "late messages wait for credit"
+    notices._waiting.extend(waiting)
+    read(reader, first, second)
+    assert got(reader, "p") == sent
