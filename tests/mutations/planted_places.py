@@ -14,6 +14,7 @@ _MISSING = "unit/client/bookmark_store/test_missing.py"
 _LATE = "unit/client/bookmark_store/test_late_messages.py"
 _PLACES = "unit/engine/replication/test_product_places.py"
 _NOTICES = "engine/delivery/progress_notices.py"
+_LISTS = "unit/engine/replication/test_place_lists.py"
 _FACTS = "engine/replication/subscribers/persisted_places.py"
 _START = "engine/subscriptions/start_position.py"
 _OF_CLIENT = "client/bookmark_store/missing.py"
@@ -49,6 +50,15 @@ PLACE_MUTATIONS: Final = (
         "        return self._rows(position, [*self._places.newest(), *self._reports.reached(group)])\n",
         "        others = [place._replace(position=place.position + 40) for place in self._places.newest()]\n"
         "        return self._rows(position, [*others, *self._reports.reached(group)])\n",
+    ),
+    Mutation(
+        "each place of an unknown log hashes all starts",
+        _FACTS,
+        "        if self._newest_id != self._starts.newest:\n",
+        "        if publisher not in self._ids:\n",
+        (_LISTS,),
+        promise="R10",
+        tier="unit",
     ),
     Mutation(
         "a live subscription gets holes of a log that ends before its messages",

@@ -186,11 +186,10 @@ class _Begin(NamedTuple):
                     "from the log. Start from EPOCH or NOW, or set the option bookmark_not_found to epoch."
                 )
             start = yield from self._epoch()
-        for number, (publisher, ranges) in enumerate(_lacking(point.bookmarks).items(), 1):
+        for number, (publisher, low, high) in enumerate(_lacking(point.bookmarks), 1):
             if number % _BOOKMARKS_AT_A_TIME == 0:
                 yield None
-            for low, high in ranges:
-                start = min(start, (yield from first_between(view, publisher, low, high, start)))
+            start = min(start, (yield from first_between(view, publisher, low, high, start)))
         return ReplayRange(start, found=found)
 
     def _epoch(self) -> Generator[Asked, Buffer | ArchiveAnswer, int]:
@@ -199,19 +198,19 @@ class _Begin(NamedTuple):
         return oldest(self.journal.view, None if older is None else self.topic)
 
 
-def _lacking(bookmarks: Iterable[Bookmark]) -> dict[int, list[tuple[int, int]]]:
-    """Return the ranges of sequences that a subscription with these bookmarks may lack, by publisher.
+def _lacking(bookmarks: Iterable[Bookmark]) -> list[tuple[int, int, int]]:
+    """Return publishers with a range of sequences that a subscription with these bookmarks may lack.
 
     The last bookmark of a publisher belongs to its last message. The others are pairs: the sequence before a
     hole, and the last one of the hole."""
     found: dict[int, list[int]] = {}
     for publisher, sequence in (one for one in bookmarks if not is_place(one)):
         found.setdefault(publisher, []).append(sequence)
-    lacking = {}
+    lacking = []
     for publisher, sequences in found.items():
         *holes, last = sorted(sequences)
-        ranges = [(low + 1, high) for low, high in zip(holes[::2], holes[1::2], strict=False)]
-        lacking[publisher] = [*ranges, (last + 1, _SEQUENCE_MAX)]
+        lacking += [(publisher, low + 1, high) for low, high in zip(holes[::2], holes[1::2], strict=False)]
+        lacking.append((publisher, last + 1, _SEQUENCE_MAX))
     return lacking
 
 

@@ -48,6 +48,8 @@ class PersistedPlaces:
             self._reports.note(log, report)
         self._ids: dict[int, int] = {}
         """Starts of this log by their place ids."""
+        self._newest_id: int | None = None
+        """Newest start in `_ids`."""
 
     def note(self, place: LogPlace) -> None:
         """Note the persisted record of a place."""
@@ -94,6 +96,7 @@ class PersistedPlaces:
 
     def _start_of(self, publisher: int) -> int | None:
         """Return the start of this log with a place id."""
-        if publisher not in self._ids:
+        if self._newest_id != self._starts.newest:
+            self._newest_id = self._starts.newest
             self._ids = {place_id(self._starts.journal, one.start): one.start for one in self._starts}
         return self._ids.get(publisher)
