@@ -78,6 +78,15 @@ PLACE_MUTATIONS: Final = (
         promise="R10",
         tier="unit",
     ),
+    Mutation(
+        "a client names positions of a server as places of the last one",
+        "client/subscriptions/resubscribe.py",
+        "        self.places = places\n\n    def passed",
+        "        self.places = self.places\n\n    def passed",
+        ("unit/client/subscriptions/test_resubscribe.py",),
+        promise="R10",
+        tier="unit",
+    ),
     _of_client(
         "a client drops late messages",
         "            return recent is None or sequence not in recent\n",

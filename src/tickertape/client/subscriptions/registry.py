@@ -172,9 +172,12 @@ class SubscriptionRegistry:
             return False
         present.accepted = True
         self._leases.granted(sub_id, answer.backlog)
-        if present.replay is not None and answer.after:
+        if present.replay is not None:
             try:
-                present.replay.began(place, places)
+                if answer.after:
+                    present.replay.began(place, places)
+                else:
+                    present.replay.answered(places)
             except TickertapeError as error:
                 self.failed(sub_id, error)
         if present.replay is not None and (present.result is None or present.result.complete):

@@ -82,6 +82,10 @@ class ReplayState:
             self._start, self._known = place, self.tracker.most_recent()
         self.begun, self.after, self.places = True, place, places
 
+    def answered(self, places: Sequence[Bookmark]) -> None:
+        """Record the places of a server that reported no start. Those of an earlier server end."""
+        self.places = places
+
     def passed(self, bookmark: Bookmark, position: int) -> None:
         """Record that all messages before a position of the log of the server were delivered.
 

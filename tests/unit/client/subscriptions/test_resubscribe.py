@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client.peer import Named, Peer
-from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
+from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark, is_place, place_at
 from tickertape.base.errors import (
     BookmarkUnknown,
     Closed,
@@ -36,6 +36,7 @@ from tickertape.wire.commands import (
     Subscribe,
     Unsubscribe,
 )
+from tickertape.wire.link_rows import encode_notice_places
 
 BODY = b"x" * 68  # with its 32 bytes of cost, 100
 
@@ -283,6 +284,20 @@ def test_persisted_notice_moves_the_resume_bookmark() -> None:
         scene.subscribe("a", NOW, after="7|9|")
         scene.say(PersistedNotice(sub_ids=("a",), publisher=8, sequence=1))
         assert command(scene.reconnect()).bookmark == "8|1|"
+
+
+def test_places_belong_to_the_server_that_answered_last() -> None:
+    """The server of the second connection could not read the bookmark before the start."""
+    store = MemoryBookmarkStore()
+    scene = Scene(store)
+    scene.subscribe("a", NOW, after="7|9|")
+    places = encode_notice_places([place_at(1, 50)])
+    scene.say(PersistedNotice(sub_ids=("a",), publisher=8, sequence=1, places=places))
+    scene.reconnect()
+    batch = batch_from_bodies("orders", [BODY], publisher=3, first_sequence=1, timestamp=1)
+    scene.say(Deliver(sub_id="a", next=900), batch)
+    scene.discard(1)
+    assert [one for one in store.most_recent("a") if is_place(one)] == [place_at(1, 50)]
 
 
 def test_live_subscription_resumes_with_a_persisted_bookmark() -> None:
