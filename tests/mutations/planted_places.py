@@ -87,6 +87,15 @@ PLACE_MUTATIONS: Final = (
         promise="R10",
         tier="unit",
     ),
+    Mutation(
+        "a logged store forgets that deliveries are exact",
+        "client/bookmark_store/base.py",
+        "            elif progress.has_places and not placed:",
+        "            elif False and not placed:",
+        (_LATE,),
+        promise="R10",
+        tier="unit",
+    ),
     _of_client(
         "a client drops late messages",
         "            return recent is None or sequence not in recent\n",

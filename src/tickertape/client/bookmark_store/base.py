@@ -67,12 +67,14 @@ class ProgressStore(ClosesItself):
         """Record the bookmarks of a start point (see `BookmarkStore.started`)."""
         with self._lock:
             progress = self._of(sub_id)
-            point = progress.point
+            point, placed = progress.point, progress.has_places
             progress.mark_exact(bookmarks)
             if not progress.delivered and not point.base and not point.places and bookmarks:
                 progress.start(bookmarks)
                 self._keep_point(progress)
                 self._has_moved(sub_id)
+            elif progress.has_places and not placed:  # a file knows it by the places of a notice
+                self._keep_notice(progress, None, [one for one in bookmarks if is_place(one)], None)
 
     def resumed(self, sub_id: str, *, forget_beyond: bool = False) -> None:
         """Prepare for a subscribe or resubscribe (see `BookmarkStore.resumed`)."""

@@ -64,3 +64,18 @@ def test_late_message_without_discard_is_a_hole_of_the_recovery_point() -> None:
     assert keep is None or keep.all()
     store.discard(SUB, P, 5)
     assert store.most_recent(SUB) == [Bookmark(P, 10), place_at(LOG, 20)]
+
+
+def test_logged_store_of_a_server_without_places_keeps_gaps_after_the_upgrade(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with LoggedBookmarkStore(path) as store:
+        store.resumed(SUB)
+        store.started(SUB, [Bookmark(P, 1)])
+        assert received(store, 2, 3) == 2
+        store.resumed(SUB)
+        store.started(SUB, [Bookmark(P, 1), place_at(LOG, 0)])
+        assert received(store, 4, 6) == 2
+    with LoggedBookmarkStore(path) as store:
+        store.resumed(SUB)
+        store.started(SUB, [Bookmark(P, 1), place_at(LOG, 0)])
+        assert received(store, 5) == 1
