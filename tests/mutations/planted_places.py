@@ -61,6 +61,15 @@ PLACE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a notice describes a publisher up to the last change of holes only",
+        "engine/replication/subscribers/persisted_holes.py",
+        "max(holes.highest, self._highest.get(holes.publisher, 0))",
+        "holes.highest or self._highest.get(holes.publisher, 0)",
+        ("unit/engine/replication/test_persisted_holes.py",),
+        promise="R10",
+        tier="unit",
+    ),
+    Mutation(
         "a live subscription gets holes of a log that ends before its messages",
         _NOTICES,
         "        return sub.live and sub.considered_to > self._end\n",

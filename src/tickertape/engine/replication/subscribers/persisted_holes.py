@@ -53,14 +53,16 @@ class PersistedHoles:
             if made.number <= change or rows + len(made.holes.ranges) >= notice_holes_max:
                 break
             rows += 1 + len(made.holes.ranges)
-            found[publisher] = made.holes
+            found[publisher] = self._at_end(made.holes)
         for publisher in publishers:
             if publisher not in found and rows < notice_holes_max:
                 made_last = self._changes.get(publisher)
-                holes = OpenHoles(publisher, self._highest.get(publisher, 0), ())
-                if made_last is not None:
-                    holes = made_last.holes
+                holes = self._at_end(OpenHoles(publisher, 0, ()) if made_last is None else made_last.holes)
                 if holes.highest and rows + len(holes.ranges) < notice_holes_max:
                     rows += 1 + len(holes.ranges)
                     found[publisher] = holes
         return encode_open_holes(found.values())
+
+    def _at_end(self, holes: OpenHoles) -> OpenHoles:
+        """Return the holes of a publisher at the end of the log: no later message changed them."""
+        return holes._replace(highest=max(holes.highest, self._highest.get(holes.publisher, 0)))
