@@ -70,6 +70,15 @@ PLACE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "each notice encodes the holes of the log",
+        _NOTICES,
+        "                if key not in made:\n",
+        "                if made is not None:\n",
+        (_PLACES,),
+        promise="R10",
+        tier="unit",
+    ),
+    Mutation(
         "a live subscription gets holes of a log that ends before its messages",
         _NOTICES,
         "        return sub.live and sub.considered_to > self._end\n",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import notice_seconds, notice_subscriptions_max, notices_step_max
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from tickertape.engine.subscriptions.log_places import NoticeFacts
 
 _BEFORE_ALL: Final = float("-inf")
+
+
+_HolesRows: TypeAlias = dict[tuple[int, frozenset[int]], bytes]
+"""Rows of holes since a change, and of publishers."""
 
 
 class _Last(NamedTuple):
@@ -137,6 +141,7 @@ class ProgressNotices:
 
     def step(self) -> None:
         """Send the next notices."""
+        made: _HolesRows = {}
         for _ in range(min(len(self._waiting), notices_step_max)):
             conn, subs, last, places, change = self._waiting.popleft()
             if self._facts is not None:
@@ -146,7 +151,7 @@ class ProgressNotices:
                     self._wanted = True
                     self._clock.announce(self)
             publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
-            for (missing, expired), ids in self._by_facts(subs, last.end).items():
+            for (missing, expired), ids in self._by_facts(subs, last.end, made).items():
                 notice = PersistedNotice(
                     sub_ids=tuple(ids),
                     publisher=publisher,
@@ -157,12 +162,13 @@ class ProgressNotices:
                 )
                 self._outbox.put(Send(conn, encode_frame(notice)))
 
-    def _by_facts(self, subs: list[LogFeed], end: int) -> dict[tuple[bytes, bool], list[str]]:
+    def _by_facts(
+        self, subs: list[LogFeed], end: int, made: _HolesRows
+    ) -> dict[tuple[bytes, bool], list[str]]:
         """Return the ids of the feeds that need a notice of a position, by the rows of their holes and by
-        whether messages expired."""
+        whether messages expired. `made` has the rows of other feeds."""
         facts = self._facts
         found: dict[tuple[bytes, bool], list[str]] = {}
-        made: dict[tuple[int, frozenset[int]], bytes] = {}
         for sub in subs:
             if sub.phase is Phase.ENDED or not self._lacks(sub, end):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from random import Random
 
 import msgspec
@@ -54,8 +55,8 @@ def publisher(engine: LinkedEngine, name: str) -> ProductPublisher:
     return made
 
 
-def subscriber(engine: LinkedEngine) -> ProductSubscriber:
-    return ProductSubscriber(engine, "risk", MemoryBookmarkStore(), "orders", Random(1), Counter())
+def subscriber(engine: LinkedEngine, name: str = "risk") -> ProductSubscriber:
+    return ProductSubscriber(engine, name, MemoryBookmarkStore(), "orders", Random(1), Counter())
 
 
 def read(reader: ProductSubscriber, *engines: LinkedEngine) -> None:
@@ -232,3 +233,30 @@ def test_waiting_notices_name_no_holes_of_a_later_commit(monkeypatch: pytest.Mon
     notices._waiting.extend(waiting)
     read(reader, first, second)
     assert got(reader, "p") == sent
+
+
+def test_notices_of_one_step_encode_the_same_holes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = pair()
+    sent = publisher(engine, "p").publish_each(b"x")
+    run(engine)
+    facts = engine.broker._persisted_facts
+    assert facts is not None
+    encoded: Counter[int] = Counter()
+    holes_since = facts.holes_since
+
+    def counting(change: int, publishers: Collection[int]) -> bytes:
+        encoded[change] += 1
+        return holes_since(change, publishers)
+
+    monkeypatch.setattr(facts, "holes_since", counting)
+    readers = [subscriber(engine, name) for name in ("a", "b", "c", "d")]
+    for reader in readers:
+        reader.connect(engine)
+    run(engine)
+    for reader in readers:
+        reader.send_all()
+    run(engine)
+    engine.wake(1.1)
+    run(engine)
+    assert [got(reader, "p") for reader in readers] == [sent] * 4
+    assert encoded == {0: 1}
