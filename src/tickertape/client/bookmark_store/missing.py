@@ -49,6 +49,8 @@ class Recent:
         if isinstance(last, range) and isinstance(numbers, range) and last.stop == numbers.start:
             self.parts[-1] = range(last.start, numbers.stop)
             return 0
+        if isinstance(last, range) and len(last) == 1 and last[0] < numbers[0]:
+            last = self.parts[-1] = array("Q", last)
         if isinstance(last, array) and last[-1] < numbers[0]:
             last.extend(numbers)
             return len(numbers)

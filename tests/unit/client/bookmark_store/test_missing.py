@@ -122,6 +122,15 @@ def test_recovery_point_has_holes_and_ends_at_the_last_notice() -> None:
     assert fresh.certain(P, 8) == [], "holes before 5 may be unknown"
 
 
+def test_single_sequences_with_gaps_are_recorded_together() -> None:
+    missing = MissingSequences()
+    missing.begin()
+    for sequence in range(1, 101, 2):
+        missing.delivered(P, sequence - 2, range(sequence, sequence + 1))
+    assert len(missing.recent[P].parts) == 1, "a search examines each part"
+    assert [one for one in range(1, 100) if missing.is_missing(P, one, 99)] == [*range(2, 99, 2)]
+
+
 def test_sequences_with_gaps_above_the_limit_count_as_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
