@@ -46,7 +46,7 @@ def check_idle(model: QueueModel, looks: Iterable[Any], now: int) -> None:
     for name, state in model.queues.items():
         _expire_due(model, state, now)
         assert not state.of("leaving", "returning"), f"{name}: a settlement was never persisted"
-        _in_order(model, state)
+        _in_order(model, state, now)
         _fairly(model, state, now)
         _compare(model, state, by_name[name], now)
     for consumer in model.consumers.values():
@@ -77,6 +77,8 @@ def _may_hold(model: QueueModel, consumer: Consumer, held: tuple[str, Key]) -> b
 def _expire_due(model: QueueModel, state: QueueState, now: int) -> None:
     """End the leases and lifetimes that expired a while ago. Those that expire now may have ended."""
     for entry in state.of("leased"):
+        if now >= entry.ends[0]:
+            model.lapse(state, entry)
         if now >= entry.ends[1] + SLACK:
             model.counts["returned: lease ended"] += 1
             model._return(state, entry)
@@ -92,10 +94,16 @@ def _expire_due(model: QueueModel, state: QueueState, now: int) -> None:
             entry.unsure = True
 
 
+def _may_be_passed_over(model: QueueModel, state: QueueState, consumer: Consumer, now: int) -> bool:
+    """Return whether other consumers may be preferred to a consumer whose lease expired."""
+    others = sum(state.name in other.queues for other in model.consumers.values()) > 1
+    return others and now < consumer.passed_over.get(state.name, 0)
+
+
 # -- order --------------------------------------------------------------------------------------------
 
 
-def _in_order(model: QueueModel, state: QueueState) -> None:
+def _in_order(model: QueueModel, state: QueueState, now: int) -> None:
     """Check that no available message was passed over for a later one or one of lower priority."""
     waiting = [
         entry
@@ -103,6 +111,8 @@ def _in_order(model: QueueModel, state: QueueState) -> None:
         if entry.here and entry.since < model.interval and entry.key in state.open_before
     ]
     for consumer, entry in state.recent:
+        if _may_be_passed_over(model, state, consumer, now):
+            continue
         searched = [condition for condition in (consumer.condition, *consumer.earlier) if condition]
         if consumer.fresh and searched and state.definition.priority is not None:
             continue  # the search for matches of its filter still runs: the consumer gets the best one found
@@ -119,6 +129,7 @@ def _fairly(model: QueueModel, state: QueueState, now: int) -> None:
     """
     held = [entry for other in model.queues.values() for entry in other.of("leased")]
     sure = not model.disturbed and all(now < entry.ends[0] for entry in held)
+    sure = sure and not any(_may_be_passed_over(model, state, c, now) for c in model.consumers.values())
     if len(state.recent) == 1 and sure and not state.of("ready"):
         consumer, entry = state.recent[0]
         others = [
@@ -162,6 +173,8 @@ def _nothing_waits(model: QueueModel, state: QueueState, now: int) -> None:
     open_now = state.open_now()
     for consumer in model.consumers.values():
         if state.name not in consumer.queues or len(consumer.held | consumer.maybe) >= consumer.backlog:
+            continue
+        if _may_be_passed_over(model, state, consumer, now):
             continue
         for entry in state.of("ready"):
             if entry.key in open_now and now < entry.expires and consumer.surely_takes(entry.body):

@@ -121,6 +121,9 @@ class Consumer:
     """Messages delivered and not settled, for certain."""
     maybe: set[tuple[str, Key]] = field(default_factory=set)
     """Messages that it may still hold."""
+    passed_over: dict[str, int] = field(default_factory=dict)
+    """For each queue, the time (microseconds) until which others may be preferred, because a lease of this
+    consumer may have expired. A settlement can end this earlier."""
 
     def takes(self, body: Body) -> bool:
         """Return whether its filter, or a recent earlier one, lets a message pass."""

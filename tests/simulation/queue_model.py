@@ -397,7 +397,17 @@ class QueueModel:
 
     # -- the rule for returned messages ---------------------------------------------------------------
 
+    def lapse(self, state: QueueState, entry: Entry) -> None:
+        """Note that the lease of a message may have expired."""
+        period = state.definition.lease_period
+        if entry.holder is not None and entry.state == "leased" and period is not None:
+            until = entry.ends[1] + 2 * SLACK + int(period * MICROS)
+            known = entry.holder.passed_over
+            known[state.name] = max(known.get(state.name, 0), until)
+
     def _return(self, state: QueueState, entry: Entry, *, cancelled: bool = False) -> None:
+        if not cancelled:
+            self.lapse(state, entry)
         self._free_backlog(state, entry)
         entry.holder = None
         entry.state, entry.why, entry.ends = "ready", "", (NEVER, NEVER)
@@ -433,6 +443,8 @@ class QueueModel:
         if entry.state != "done":
             self.counts[f"done: {why}"] += 1
             state.left[why] += 1
+        if why in EXPIRIES:
+            self.lapse(state, entry)
         entry.state, entry.why, entry.unsure, entry.since = "done", why, False, self.interval
         if why != "taken":
             holder, entry.holder = entry.holder, None
