@@ -14,7 +14,7 @@ This module does not look up bookmarks in a log. The form of a value determines 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
@@ -148,6 +148,22 @@ def is_place(bookmark: Bookmark) -> bool:
 def position_of_place(bookmark: Bookmark) -> int:
     """Return the position of a place."""
     return bookmark.sequence - _PLACE_FIRST
+
+
+def sequences_and_holes(bookmarks: Iterable[Bookmark]) -> dict[int, tuple[int, list[tuple[int, int]]]]:
+    """Return the last sequence and the holes of each publisher in a list with places.
+
+    The highest bookmark of a publisher belongs to its last message. The others are pairs: the sequence before
+    a hole, and the last one of the hole. A hole is returned as its first and last sequence."""
+    found: dict[int, list[int]] = {}
+    for publisher, sequence in bookmarks:
+        found.setdefault(publisher, []).append(sequence)
+    result = {}
+    for publisher, sequences in found.items():
+        *ends, last = sorted(sequences)
+        pairs = zip(ends[::2], ends[1::2], strict=False)
+        result[publisher] = last, [(low + 1, high) for low, high in pairs]
+    return result
 
 
 class Epoch(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import Bookmark, sequences_and_holes
 from tickertape.client.limits import recent_numbers_max
 
 if TYPE_CHECKING:
@@ -165,14 +165,10 @@ class MissingSequences:
 
     def restore(self, bookmarks: Iterable[Bookmark]) -> dict[int, int]:
         """Take the bookmarks of `certain`, and return the last sequence of each publisher."""
-        found: dict[int, list[int]] = {}
-        for publisher, sequence in bookmarks:
-            found.setdefault(publisher, []).append(sequence)
         lasts = {}
-        for publisher, sequences in found.items():
-            *holes, lasts[publisher] = sorted(sequences)
-            pairs = zip(holes[::2], holes[1::2], strict=False)
-            self._set(publisher, [(low + 1, high) for low, high in pairs])
+        for publisher, (last, holes) in sequences_and_holes(bookmarks).items():
+            lasts[publisher] = last
+            self._set(publisher, holes)
         return lasts
 
 

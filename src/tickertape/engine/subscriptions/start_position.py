@@ -22,6 +22,7 @@ from tickertape.base.bookmarks import (
     Range,
     StartPoint,
     is_place,
+    sequences_and_holes,
 )
 from tickertape.base.errors import BadOption, BookmarkUnknown, TickertapeError
 from tickertape.base.interfaces import Buffer
@@ -199,17 +200,12 @@ class _Begin(NamedTuple):
 
 
 def _lacking(bookmarks: Iterable[Bookmark]) -> list[tuple[int, int, int]]:
-    """Return publishers with a range of sequences that a subscription with these bookmarks may lack.
-
-    The last bookmark of a publisher belongs to its last message. The others are pairs: the sequence before a
-    hole, and the last one of the hole."""
-    found: dict[int, list[int]] = {}
-    for publisher, sequence in (one for one in bookmarks if not is_place(one)):
-        found.setdefault(publisher, []).append(sequence)
+    """Return publishers with a range of sequences that a subscription with these bookmarks may lack: holes,
+    and everything after the last message."""
     lacking = []
-    for publisher, sequences in found.items():
-        *holes, last = sorted(sequences)
-        lacking += [(publisher, low + 1, high) for low, high in zip(holes[::2], holes[1::2], strict=False)]
+    messages = [one for one in bookmarks if not is_place(one)]
+    for publisher, (last, holes) in sequences_and_holes(messages).items():
+        lacking += [(publisher, low, high) for low, high in holes]
         lacking.append((publisher, last + 1, _SEQUENCE_MAX))
     return lacking
 
