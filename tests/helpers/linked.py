@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.simulation.linked_engine import LinkedEngine, PipeEnd
+from tests.simulation.engine_peer import Peer
+from tests.simulation.linked_engine import LinkedEngine, PipeEnd, body_of
 from tests.simulation.linked_engines import FailoverStore, link_to
 from tickertape.engine.replication.links.link_row import LinkRow
 from tickertape.engine.replication.links.registry import LinkRegistry
 from tickertape.journal.retention import RetentionPolicy
+from tickertape.wire.commands import Persisted
 
 PIECE = 20
 """Messages of one publish frame, few enough for several segments."""
@@ -77,3 +79,24 @@ def publish(engine: LinkedEngine, count: int, name: str = "p") -> FailoverStore:
 def events(engine: LinkedEngine, name: str) -> list[dict[str, str | int]]:
     """Return the fields of the events with a name."""
     return [one.fields for one in engine.told if one.name == name]
+
+
+def client_of(engine: LinkedEngine, name: str = "p") -> Peer:
+    """Return a client after its logon."""
+    peer = engine.connect(name)
+    engine.settle()
+    return peer
+
+
+def publish_next(peer: Peer, topic: str = "orders", count: int = 1) -> None:
+    """Publish the next messages of a client in one frame, and let its engine do all its work."""
+    assert peer.logged_on is not None
+    assert isinstance(peer.world, LinkedEngine)
+    first = peer.next_sequence
+    peer.publish(topic, [body_of(peer.logged_on.publisher, first + at) for at in range(count)])
+    peer.world.settle()
+
+
+def levels_of(peer: Peer) -> list[str]:
+    """Return the levels of the acknowledgements of a client."""
+    return [command.level for command, _ in peer.received if isinstance(command, Persisted)]

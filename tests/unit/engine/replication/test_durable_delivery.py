@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from tests.helpers.linked import join, run
+from tests.helpers.linked import client_of, join, publish_next, run
 from tests.simulation.engine_peer import Peer
-from tests.simulation.linked_engine import LinkedEngine, PipeEnd, body_of
+from tests.simulation.linked_engine import LinkedEngine, PipeEnd
 from tests.simulation.linked_engines import link_to
 from tickertape.wire.commands import Completed, Ended
 
@@ -23,27 +23,11 @@ def _pair(sync: str = SYNC) -> tuple[LinkedEngine, LinkedEngine]:
     return first, second
 
 
-def _client(engine: LinkedEngine, name: str = "p") -> Peer:
-    """Return a client after its logon."""
-    peer = engine.connect(name)
-    engine.settle()
-    return peer
-
-
-def _publish(peer: Peer, topic: str = SYNC, count: int = 1) -> None:
-    """Publish the next messages of a client in one frame, and let its engine do all its work."""
-    assert peer.logged_on is not None
-    assert isinstance(peer.world, LinkedEngine)
-    first = peer.next_sequence
-    peer.publish(topic, [body_of(peer.logged_on.publisher, first + at) for at in range(count)])
-    peer.world.settle()
-
-
 def _subscribe(
     engine: LinkedEngine, topic: str = SYNC, options: str = "fully_durable", bookmark: str = "0"
 ) -> Peer:
     """Return a subscriber, after its engine has done all its work."""
-    peer = _client(engine, f"subscriber {engine._conn}")
+    peer = client_of(engine, f"subscriber {engine._conn}")
     peer.subscribe("s", topic, bookmark=bookmark, options=options)
     engine.settle()
     return peer
@@ -70,7 +54,7 @@ def _lose(end: PipeEnd, *engines: LinkedEngine) -> None:
 def test_messages_are_delivered_when_the_destination_has_the_same(topic: str) -> None:
     first, second = _pair()
     durable, plain = _subscribe(first, topic), _subscribe(first, topic, "")
-    _publish(_client(first), count=3)
+    publish_next(client_of(first), count=3)
     assert (_got(durable), _got(plain)) == ([], [1, 2, 3])
     join(first, second)
     assert _got(durable) == [1, 2, 3]
@@ -78,7 +62,7 @@ def test_messages_are_delivered_when_the_destination_has_the_same(topic: str) ->
 
 def test_messages_before_the_subscription_wait_too() -> None:
     first, second = _pair()
-    _publish(_client(first), count=3)
+    publish_next(client_of(first), count=3)
     durable = _subscribe(first)
     assert (_got(durable), [c for c, _ in durable.received if isinstance(c, Completed)]) == ([], [])
     join(first, second)
@@ -89,14 +73,14 @@ def test_messages_before_the_subscription_wait_too() -> None:
 def test_messages_wait_while_the_link_is_down_and_follow_in_order() -> None:
     first, second = _pair()
     end = join(first, second)
-    durable, publisher = _subscribe(first, bookmark="0|1|"), _client(first)
+    durable, publisher = _subscribe(first, bookmark="0|1|"), client_of(first)
     for _ in range(5):
-        _publish(publisher)
+        publish_next(publisher)
         run(first, second)
     assert _got(durable) == [1, 2, 3, 4, 5]
     _lose(end, first, second)
     for _ in range(5):
-        _publish(publisher)
+        publish_next(publisher)
         run(first, second)
     assert _got(durable) == [1, 2, 3, 4, 5]
     join(first, second)
@@ -105,27 +89,27 @@ def test_messages_wait_while_the_link_is_down_and_follow_in_order() -> None:
 
 def test_downgrade_releases_messages_at_once() -> None:
     first, _ = _pair()
-    durable, publisher = _subscribe(first), _client(first)
-    _publish(publisher, count=2)
+    durable, publisher = _subscribe(first), client_of(first)
+    publish_next(publisher, count=2)
     assert _got(durable) == []
     _downgrade(first)
     assert _got(durable) == [1, 2]
-    _publish(publisher)
+    publish_next(publisher)
     assert _got(durable) == [1, 2, 3]
 
 
 def test_other_topics_wait_for_no_link() -> None:
     first, _ = _pair()
     durable = _subscribe(first, ASYNC)
-    _publish(_client(first), ASYNC, 2)
+    publish_next(client_of(first), ASYNC, 2)
     assert _got(durable) == [1, 2]
 
 
 def test_pattern_waits_for_the_links_of_all_topics() -> None:
     first, second = _pair()
-    durable, publisher = _subscribe(first, ".*"), _client(first)
-    _publish(publisher, ASYNC)
-    _publish(publisher, SYNC)
+    durable, publisher = _subscribe(first, ".*"), client_of(first)
+    publish_next(publisher, ASYNC)
+    publish_next(publisher, SYNC)
     assert _got(durable) == []
     join(first, second)
     assert _got(durable) == [1, 2]
@@ -135,7 +119,7 @@ def test_subscriber_at_the_destination_waits_for_the_source() -> None:
     first, second = _pair()
     end = join(first, second)
     durable = _subscribe(second)
-    _publish(_client(first), count=3)
+    publish_next(client_of(first), count=3)
     run(first, second)
     assert _got(durable) == []  # the link back is down
     back = join(second, first)
@@ -148,8 +132,8 @@ def test_subscriber_at_the_destination_waits_for_the_source() -> None:
 def test_other_options_deliver_nothing_early(options: str) -> None:
     first, second = _pair()
     durable = _subscribe(first, options=f"fully_durable,{options}")
-    publisher = _client(first)
-    _publish(publisher, count=3)
+    publisher = client_of(first)
+    publish_next(publisher, count=3)
     for _ in range(3):
         first.wake(1.0)
         first.settle()
@@ -164,7 +148,7 @@ def test_other_options_deliver_nothing_early(options: str) -> None:
 def test_paused_subscription_waits_after_the_resume() -> None:
     first, second = _pair()
     durable = _subscribe(first, options="fully_durable,pause")
-    _publish(_client(first), count=3)
+    publish_next(client_of(first), count=3)
     durable.resume("s")
     first.settle()
     assert _got(durable) == []
@@ -174,9 +158,9 @@ def test_paused_subscription_waits_after_the_resume() -> None:
 
 def test_bounded_replay_ends_when_the_destination_has_the_range() -> None:
     first, second = _pair()
-    publisher = _client(first)
+    publisher = client_of(first)
     assert publisher.logged_on is not None
-    _publish(publisher, count=4)
+    publish_next(publisher, count=4)
     name = publisher.logged_on.publisher
     durable = _subscribe(first, bookmark=f"[{name}|1|:{name}|3|]")
     assert _got(durable) == []
@@ -188,12 +172,12 @@ def test_bounded_replay_ends_when_the_destination_has_the_range() -> None:
 def test_destination_that_lost_rows_holds_up_new_messages_only() -> None:
     first, second = _pair()
     end = join(first, second)
-    durable, publisher = _subscribe(first), _client(first)
-    _publish(publisher, count=2)
+    durable, publisher = _subscribe(first), client_of(first)
+    publish_next(publisher, count=2)
     run(first, second)
     _lose(end, first, second)
     second.restart(power=True)
-    _publish(publisher)
+    publish_next(publisher)
     assert _got(durable) == [1, 2]
     join(first, second)
     assert _got(durable) == [1, 2, 3]
@@ -201,18 +185,18 @@ def test_destination_that_lost_rows_holds_up_new_messages_only() -> None:
 
 def test_plain_subscription_in_place_of_a_waiting_one_waits_no_longer() -> None:
     first, _ = _pair()
-    durable, publisher = _subscribe(first), _client(first)
-    _publish(publisher, count=2)
+    durable, publisher = _subscribe(first), client_of(first)
+    publish_next(publisher, count=2)
     durable.subscribe("s", SYNC, options="replace")
     first.settle()
-    _publish(publisher)
+    publish_next(publisher)
     assert _got(durable)[-1:] == [3]
 
 
 def test_subscription_of_a_server_without_synchronous_topics_shares_delivery() -> None:
     first, _ = _pair(sync="")
     durable = _subscribe(first)
-    _publish(_client(first), count=2)
+    publish_next(client_of(first), count=2)
     assert _got(durable) == [1, 2]
     assert len(first.broker._delivery.fanout) == 1
 
@@ -220,7 +204,7 @@ def test_subscription_of_a_server_without_synchronous_topics_shares_delivery() -
 def test_waiting_subscription_does_not_delay_a_clean_stop() -> None:
     first, _ = _pair()
     durable = _subscribe(first)
-    _publish(_client(first), count=2)
+    publish_next(client_of(first), count=2)
     feeds = [*first.broker._delivery.cursors.feeds()]
     assert [feed.owed for feed in feeds] == [False]
     _downgrade(first)

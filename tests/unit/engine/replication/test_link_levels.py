@@ -6,16 +6,14 @@ from collections import Counter
 
 import pytest
 
-from tests.helpers.linked import events, join, links_of, row_of, run
-from tests.simulation.engine_peer import Peer
-from tests.simulation.linked_engine import LinkedEngine, PipeEnd, body_of
+from tests.helpers.linked import client_of, events, join, levels_of, links_of, publish_next, row_of, run
+from tests.simulation.linked_engine import LinkedEngine, PipeEnd
 from tests.simulation.linked_engines import link_to
 from tickertape.base.errors import BadOption, JournalFull, NotReady
 from tickertape.engine.replication.levels.policy import DowngradePolicy
 from tickertape.engine.replication.links.replication import NO_DOWNGRADES
 from tickertape.journal.commit.group_commit import GroupCommit
 from tickertape.journal.format.replication_records import DowngradedRecord
-from tickertape.wire.commands import Persisted
 
 SYNC, ASYNC = "orders", "trades"
 POLICY = DowngradePolicy(after=10.0, grace=3.0, upgrade_below=5.0)
@@ -28,27 +26,6 @@ def _pair(policy: DowngradePolicy | None = POLICY, sync: str = SYNC) -> tuple[Li
     policies = NO_DOWNGRADES if policy is None else {OTHER: policy}
     first = LinkedEngine(1, 0, (link_to(1, sync=sync),), counts, downgrades=policies)
     return first, LinkedEngine(2, 1, (link_to(0, sync=sync),), counts)
-
-
-def _client(engine: LinkedEngine, name: str = "p") -> Peer:
-    """Return a client after its logon."""
-    peer = engine.connect(name)
-    engine.settle()
-    return peer
-
-
-def _publish(peer: Peer, topic: str = SYNC, count: int = 1) -> None:
-    """Publish the next messages of a client in one frame, and let its engine do all its work."""
-    assert peer.logged_on is not None
-    assert isinstance(peer.world, LinkedEngine)
-    first = peer.next_sequence
-    peer.publish(topic, [body_of(peer.logged_on.publisher, first + at) for at in range(count)])
-    peer.world.settle()
-
-
-def _levels(peer: Peer) -> list[str]:
-    """Return the levels of the acknowledgements of a client."""
-    return [command.level for command, _ in peer.received if isinstance(command, Persisted)]
 
 
 def _wait(engine: LinkedEngine, seconds: float) -> None:
@@ -79,24 +56,24 @@ def _lose(end: PipeEnd, *engines: LinkedEngine) -> None:
 
 def test_policy_downgrades_a_link_with_a_message_that_waits_too_long() -> None:
     first, _ = _pair()
-    peer = _client(first)
-    _publish(peer)
+    peer = client_of(first)
+    publish_next(peer)
     _wait(first, 9)
     assert (peer.acked_sequence, row_of(first).level) == (0, "sync")
     assert 8.0 < row_of(first).behind_seconds < 10.0
     _wait(first, 3)
-    assert (peer.acked_sequence, _levels(peer)) == (1, ["local"])
+    assert (peer.acked_sequence, levels_of(peer)) == (1, ["local"])
     assert (row_of(first).level, row_of(first).downgrades) == ("downgraded", 1)
     (event,) = events(first, "link_downgraded")
     assert (event["destination"], event["cause"], event["covered"]) == (OTHER, "policy", 0)
-    _publish(peer)
-    assert _levels(peer) == ["local", "local"]
+    publish_next(peer)
+    assert levels_of(peer) == ["local", "local"]
 
 
 def test_policy_does_not_downgrade_without_a_waiting_message() -> None:
     first, _ = _pair()
-    peer = _client(first)
-    _publish(peer, ASYNC)
+    peer = client_of(first)
+    publish_next(peer, ASYNC)
     _wait(first, 60)
     assert row_of(first).level == "sync"
     assert row_of(first).behind_seconds > 50.0  # the destination lacks asynchronous messages
@@ -104,7 +81,7 @@ def test_policy_does_not_downgrade_without_a_waiting_message() -> None:
 
 def test_policy_downgrades_nothing_within_the_grace_after_a_start() -> None:
     first, _ = _pair(DowngradePolicy(after=2.0, grace=20.0, upgrade_below=1.0))
-    _publish(_client(first))
+    publish_next(client_of(first))
     _wait(first, 18)
     assert row_of(first).level == "sync"
     _wait(first, 4)
@@ -113,8 +90,8 @@ def test_policy_downgrades_nothing_within_the_grace_after_a_start() -> None:
 
 def test_link_without_a_policy_waits_for_an_operator() -> None:
     first, _ = _pair(None)
-    peer = _client(first)
-    _publish(peer)
+    peer = client_of(first)
+    publish_next(peer)
     _wait(first, 600)
     assert (peer.acked_sequence, row_of(first).level) == (0, "sync")
     _change(first, downgraded=True)
@@ -123,8 +100,8 @@ def test_link_without_a_policy_waits_for_an_operator() -> None:
 
 def test_downgrade_takes_effect_when_the_record_is_persisted() -> None:
     first, _ = _pair(None)
-    peer = _client(first)
-    _publish(peer)
+    peer = client_of(first)
+    publish_next(peer)
     first.broker.change_level(OTHER, first.now(), downgraded=True)
     first.collect()
     assert (peer.acked_sequence, row_of(first).level) == (0, "sync")
@@ -139,15 +116,15 @@ def test_downgrade_survives_a_restart(power: bool) -> None:
     first.restart(power=power)
     first.settle()
     assert row_of(first).level == "downgraded"
-    peer = _client(first)
-    _publish(peer)
-    assert _levels(peer) == ["local"]
+    peer = client_of(first)
+    publish_next(peer)
+    assert levels_of(peer) == ["local"]
 
 
 def test_policy_upgrades_when_the_destination_has_passed_the_downgrade() -> None:
     first, second = _pair()
-    peer = _client(first)
-    _publish(peer)
+    peer = client_of(first)
+    publish_next(peer)
     _wait(first, 13)
     assert row_of(first).level == "downgraded"
     join(first, second)
@@ -157,14 +134,14 @@ def test_policy_upgrades_when_the_destination_has_passed_the_downgrade() -> None
     (event,) = events(first, "link_upgraded")
     assert int(event["covered"]) >= int(events(first, "link_downgraded")[0]["position"])
     run(first, second)
-    _publish(peer)
+    publish_next(peer)
     run(first, second)
-    assert _levels(peer) == ["local", "replicated(1)"]
+    assert levels_of(peer) == ["local", "replicated(1)"]
 
 
 def test_policy_does_not_upgrade_a_destination_that_lacks_rows_before_the_downgrade() -> None:
     first, second = _pair()
-    _publish(_client(first))
+    publish_next(client_of(first))
     _wait(first, 13)
     _stop(first, stopped=True)
     join(first, second)
@@ -178,7 +155,7 @@ def test_policy_does_not_upgrade_a_destination_that_lacks_rows_before_the_downgr
 
 def test_upgrade_is_refused_while_the_destination_lacks_rows_before_the_downgrade() -> None:
     first, second = _pair(None)
-    _publish(_client(first))
+    publish_next(client_of(first))
     _change(first, downgraded=True)
     with pytest.raises(NotReady, match="the destination lacks messages from before the downgrade"):
         _change(first, downgraded=False)
@@ -196,8 +173,8 @@ def test_upgraded_link_holds_acknowledgements() -> None:
     _change(first, downgraded=False)
     run(first, second)
     _lose(end, first, second)
-    peer = _client(first)
-    _publish(peer)
+    peer = client_of(first)
+    publish_next(peer)
     assert peer.acked_sequence == 0
 
 
@@ -213,7 +190,7 @@ def test_downgrade_of_an_operator_stays_until_an_upgrade() -> None:
 
 def test_operator_takes_over_a_downgrade_of_the_policy() -> None:
     first, second = _pair()
-    _publish(_client(first))
+    publish_next(client_of(first))
     _wait(first, 13)
     position = events(first, "link_downgraded")[0]["position"]
     _change(first, downgraded=True)
@@ -265,7 +242,7 @@ def test_change_of_a_level_during_a_stop_is_refused() -> None:
 
 def test_full_disk_postpones_a_downgrade(monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = _pair()
-    _publish(_client(first))
+    publish_next(client_of(first))
     monkeypatch.setattr(GroupCommit, "can_accept", lambda self, nbytes: False)  # noqa: ARG005
     _wait(first, 20)  # each wake checks that no deadline stays in the past
     assert row_of(first).level == "sync"
@@ -280,7 +257,7 @@ def test_destination_that_lost_rows_is_downgraded() -> None:
     first, second = _pair()
     end = join(first, second)
     copy = second.copy()
-    _publish(_client(first), count=3)
+    publish_next(client_of(first), count=3)
     run(first, second)
     _lose(end, first, second)
     second.restore(copy)
@@ -299,8 +276,8 @@ def test_paused_link_sends_nothing_until_resumed() -> None:
     join(first, second)
     _stop(first, stopped=True)
     _stop(first, stopped=True)  # changes nothing
-    peer = _client(first)
-    _publish(peer, count=3)
+    peer = client_of(first)
+    publish_next(peer, count=3)
     run(first, second)
     assert (len(second.persisted), row_of(first).stopped, row_of(first).state) == (0, True, "live")
     _stop(first, stopped=False)
@@ -314,8 +291,8 @@ def test_paused_link_holds_acknowledgements_and_retention() -> None:
     join(first, second)
     _stop(first, stopped=True)
     needed = links_of(first).oldest_needed()
-    peer = _client(first)
-    _publish(peer, count=3)
+    peer = client_of(first)
+    publish_next(peer, count=3)
     run(first, second)
     assert peer.acked_sequence == 0
     assert links_of(first).oldest_needed() == needed
@@ -327,15 +304,15 @@ def test_paused_link_holds_acknowledgements_and_retention() -> None:
 def test_check_of_a_policy_is_due_as_soon_as_a_message_waits_for_the_destination() -> None:
     first, second = _pair()
     join(first, second)
-    peer = _client(first)
-    _publish(peer)
+    peer = client_of(first)
+    publish_next(peer)
     run(first, second)
     _wait(first, 3)
     levels = links_of(first)._levels
     assert levels is not None
     assert levels.next_deadline() is None
     _stop(first, stopped=True)
-    _publish(peer)
+    publish_next(peer)
     at, due = first.broker.next_deadline(), levels.next_deadline()
     assert due is not None
     assert at is not None

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.helpers.linked import join, links_of, run
-from tests.simulation.engine_peer import Peer
+from tests.helpers.linked import client_of, join, levels_of, links_of, publish_next, run
 from tests.simulation.linked_engine import LinkedEngine, PipeEnd, body_of
 from tests.simulation.linked_engines import link_to
 from tickertape.engine.runtime.effects import Effect, PauseReading, ResumeReading, Send, SendLink
@@ -28,27 +27,6 @@ def _pair(sync: str = SYNC) -> tuple[LinkedEngine, LinkedEngine]:
     return first, second
 
 
-def _client(engine: LinkedEngine, name: str = "p") -> Peer:
-    """Return a client after its logon."""
-    peer = engine.connect(name)
-    engine.settle()
-    return peer
-
-
-def _publish(peer: Peer, topic: str = SYNC, count: int = 1) -> None:
-    """Publish the next messages of a client in one frame, and let its engine do all its work."""
-    assert peer.logged_on is not None
-    first = peer.next_sequence
-    peer.publish(topic, [body_of(peer.logged_on.publisher, first + at) for at in range(count)])
-    assert isinstance(peer.world, LinkedEngine)
-    peer.world.settle()
-
-
-def _levels(peer: Peer) -> list[str]:
-    """Return the levels of the acknowledgements of a client."""
-    return [command.level for command, _ in peer.received if isinstance(command, Persisted)]
-
-
 def _cut(end: PipeEnd, *engines: LinkedEngine) -> None:
     """End a connection at both ends."""
     end.closing = end.peer.closing = True
@@ -64,16 +42,16 @@ def _tracker(engine: LinkedEngine) -> SyncAckTracker:
 def test_server_without_synchronous_rules_waits_for_one_log_only() -> None:
     first, _ = _pair(sync="")
     assert type(first.broker._acks) is AckTracker
-    peer = _client(first)
-    _publish(peer)
-    assert (peer.acked_sequence, _levels(peer)) == (1, ["local"])
+    peer = client_of(first)
+    publish_next(peer)
+    assert (peer.acked_sequence, levels_of(peer)) == (1, ["local"])
 
 
 def test_acknowledgement_waits_for_the_disk_of_the_destination() -> None:
     first, second = _pair()
     end = join(first, second)
-    peer = _client(first)
-    _publish(peer, count=3)
+    peer = client_of(first)
+    publish_next(peer, count=3)
     while end.peer.deliver():
         pass
     while second.broker.has_work:
@@ -83,13 +61,13 @@ def test_acknowledgement_waits_for_the_disk_of_the_destination() -> None:
     assert second.broker.journal.commits.accepted_end > second.broker.journal.commits.persisted_end
     assert peer.acked_sequence == 0
     run(first, second)
-    assert (peer.acked_sequence, _levels(peer)) == (3, ["replicated(1)"])
+    assert (peer.acked_sequence, levels_of(peer)) == (3, ["replicated(1)"])
 
 
 def test_acknowledgement_waits_while_the_link_is_down() -> None:
     first, second = _pair()
-    peer = _client(first)
-    _publish(peer)
+    peer = client_of(first)
+    publish_next(peer)
     assert len(first.persisted) == 1
     assert peer.acked_frame == 0
     join(first, second)
@@ -99,20 +77,20 @@ def test_acknowledgement_waits_while_the_link_is_down() -> None:
 
 def test_waiting_acknowledgement_does_not_hold_up_another_connection() -> None:
     first, _ = _pair()
-    waiting, other = _client(first), _client(first, "q")
-    _publish(waiting)
-    _publish(other, ASYNC, 2)
+    waiting, other = client_of(first), client_of(first, "q")
+    publish_next(waiting)
+    publish_next(other, ASYNC, 2)
     assert (waiting.acked_sequence, other.acked_sequence) == (0, 2)
-    assert _levels(other) == ["local"]
+    assert levels_of(other) == ["local"]
 
 
 def test_acknowledgements_of_one_connection_keep_the_order() -> None:
     first, second = _pair()
-    peer = _client(first)
-    _publish(peer, ASYNC)
+    peer = client_of(first)
+    publish_next(peer, ASYNC)
     assert peer.acked_sequence == 1
-    _publish(peer, SYNC)
-    _publish(peer, ASYNC)
+    publish_next(peer, SYNC)
+    publish_next(peer, ASYNC)
     peer.send(Flush(id=9))
     first.settle()
     assert (peer.acked_sequence, peer.answers) == (1, {})
@@ -124,9 +102,9 @@ def test_acknowledgements_of_one_connection_keep_the_order() -> None:
 
 def test_flush_without_synchronous_messages_does_not_wait() -> None:
     first, _ = _pair()
-    _publish(_client(first))
-    other = _client(first, "q")
-    _publish(other, ASYNC)
+    publish_next(client_of(first))
+    other = client_of(first, "q")
+    publish_next(other, ASYNC)
     other.send(Flush(id=4))
     first.settle()
     assert [*other.answers] == [4]
@@ -134,10 +112,10 @@ def test_flush_without_synchronous_messages_does_not_wait() -> None:
 
 def test_duplicate_waits_for_the_destination_as_the_first_message() -> None:
     first, second = _pair()
-    _publish(_client(first))
-    again = _client(first)  # takes over the name
+    publish_next(client_of(first))
+    again = client_of(first)  # takes over the name
     again.next_sequence = 1
-    _publish(again)
+    publish_next(again)
     assert len(first.persisted) == 1
     assert again.acked_sequence == 0
     join(first, second)
@@ -147,13 +125,13 @@ def test_duplicate_waits_for_the_destination_as_the_first_message() -> None:
 def test_duplicate_of_another_server_waits_until_that_server_reports() -> None:
     first, second = _pair()
     back = join(second, first)
-    _publish(_client(second))
+    publish_next(client_of(second))
     run(first, second)
     assert {*first.persisted.values()} == {*second.persisted.values()}
     _cut(back, first, second)
-    again = _client(first)
+    again = client_of(first)
     again.next_sequence = 1
-    _publish(again)
+    publish_next(again)
     assert again.acked_sequence == 0  # the second server can have lost it
     join(first, second)
     assert (again.acked_sequence, len(first.persisted)) == (1, 1)
@@ -162,14 +140,14 @@ def test_duplicate_of_another_server_waits_until_that_server_reports() -> None:
 def test_lost_connection_keeps_the_position_of_the_destination() -> None:
     first, second = _pair()
     end = join(first, second)
-    _publish(_client(first))
+    publish_next(client_of(first))
     run(first, second)
     _cut(end, first, second)
-    again = _client(first)
+    again = client_of(first)
     again.next_sequence = 1
-    _publish(again)
+    publish_next(again)
     assert again.acked_sequence == 1
-    _publish(again)
+    publish_next(again)
     assert again.acked_sequence == 1
 
 
@@ -177,7 +155,7 @@ def test_old_copy_of_the_destination_holds_up_acknowledgements_after_the_handsha
     first, second = _pair()
     join(first, second)
     copy = second.copy()
-    _publish(_client(first))
+    publish_next(client_of(first))
     run(first, second)
     second.restore(copy)
     run(first, second)
@@ -185,9 +163,9 @@ def test_old_copy_of_the_destination_holds_up_acknowledgements_after_the_handsha
     while not links_of(first).rows()[0].log or links_of(first).rows()[0].state == "opening":
         assert end.peer.deliver() or end.deliver() or second.broker.has_work or second.jobs
         second.settle()
-    again = _client(first)
+    again = client_of(first)
     again.next_sequence = 1
-    _publish(again)
+    publish_next(again)
     assert len(second.persisted) == 0
     assert again.acked_sequence == 0
     run(first, second)
@@ -199,13 +177,13 @@ def test_first_of_several_destinations_is_enough_for_any_one() -> None:
     links = (link_to(1, "replicate", sync=SYNC), link_to(2, "replicate", sync=SYNC))
     first = LinkedEngine(1, 0, links, counts, acknowledge=1)
     second, third = LinkedEngine(2, 1, (), counts), LinkedEngine(3, 2, (), counts)
-    peer = _client(first)
-    _publish(peer)
+    peer = client_of(first)
+    publish_next(peer)
     assert peer.acked_sequence == 0
     join(first, third)
-    assert (peer.acked_sequence, _levels(peer)) == (1, ["replicated(1)"])
+    assert (peer.acked_sequence, levels_of(peer)) == (1, ["replicated(1)"])
     join(first, second)
-    _publish(peer)
+    publish_next(peer)
     run(first, second, third)
     assert peer.acked_sequence == 2
 
@@ -215,18 +193,18 @@ def test_all_destinations_are_needed_without_any() -> None:
     links = (link_to(1, "replicate", sync=SYNC), link_to(2, "replicate", sync=SYNC))
     first = LinkedEngine(1, 0, links, counts)
     second, third = LinkedEngine(2, 1, (), counts), LinkedEngine(3, 2, (), counts)
-    peer = _client(first)
-    _publish(peer)
+    peer = client_of(first)
+    publish_next(peer)
     join(first, third)
     assert peer.acked_sequence == 0
     join(first, second)
-    assert (peer.acked_sequence, _levels(peer)) == (1, ["replicated(2)"])
+    assert (peer.acked_sequence, levels_of(peer)) == (1, ["replicated(2)"])
 
 
 def test_rows_are_sent_to_synchronous_links_before_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = _pair()
     join(first, second)
-    peer, other = _client(first), _client(first, "q")
+    peer, other = client_of(first), client_of(first, "q")
     assert peer.logged_on is not None
     assert other.logged_on is not None
     seen: list[Effect] = []
@@ -259,7 +237,7 @@ def test_publisher_with_too_many_waiting_answers_is_paused_and_others_are_not(
 ) -> None:
     monkeypatch.setattr(sync_ack_tracker, "owed_max", 5)
     first, second = _pair()
-    peer, other = _client(first), _client(first, "q")
+    peer, other = client_of(first), client_of(first, "q")
     paused: list[int] = []
     resumed: list[int] = []
     perform = first.perform
@@ -271,9 +249,9 @@ def test_publisher_with_too_many_waiting_answers_is_paused_and_others_are_not(
 
     monkeypatch.setattr(first, "perform", recorded)
     for number in range(1, 9):
-        _publish(peer)
+        publish_next(peer)
         assert paused == ([peer.conn] if number > 5 else [])
-        _publish(other, ASYNC)
+        publish_next(other, ASYNC)
     assert (paused, resumed, other.acked_sequence) == ([peer.conn], [], 8)
     join(first, second)
     assert peer.acked_sequence == 8
@@ -285,8 +263,8 @@ def test_answers_of_closed_connections_are_dropped(monkeypatch: pytest.MonkeyPat
     first, second = _pair()
     tracker = _tracker(first)
     for number in range(20):
-        peer = _client(first, f"p{number}")
-        _publish(peer)
+        peer = client_of(first, f"p{number}")
+        publish_next(peer)
         assert tracker._owed_count == len(tracker._held) == 1
         peer.publish(SYNC, [body_of(peer.logged_on.publisher if peer.logged_on else 0, 2)])
         first.broker.disconnected(peer.conn)
@@ -303,9 +281,9 @@ def test_answers_of_closed_connections_are_dropped(monkeypatch: pytest.MonkeyPat
 def test_answered_publisher_owes_nothing() -> None:
     first, second = _pair()
     join(first, second)
-    peer = _client(first)
+    peer = client_of(first)
     for topic in (SYNC, ASYNC, SYNC):
-        _publish(peer, topic, 2)
+        publish_next(peer, topic, 2)
     run(first, second)
     tracker = _tracker(first)
     assert (tracker._owed_count, tracker._owed, tracker._held, tracker._fronts) == (0, {}, {}, {})
